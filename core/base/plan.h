@@ -1,0 +1,90 @@
+// What the engine hands to a device: one batch of steps of one layer. Plain data, no ownership.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "core/base/numeric.h"
+#include "core/base/strong_id.h"
+
+namespace pleiad {
+
+// Where the gather finds a row: a slot of the arena or a row of staging.
+class GatherIndex {
+ public:
+  static constexpr uint32_t kStagingBit = 0x80000000u;
+  // Slots and staging rows stay below this.
+  static constexpr uint32_t kLimit = kStagingBit;
+
+  GatherIndex() = default;
+  static GatherIndex OfSlot(Slot slot) { return GatherIndex(slot.value()); }
+  static GatherIndex OfStaging(uint32_t row) { return GatherIndex(row | kStagingBit); }
+
+  bool in_staging() const { return (bits_ & kStagingBit) != 0; }
+  uint32_t row() const { return bits_ & ~kStagingBit; }
+  uint32_t bits() const { return bits_; }
+
+ private:
+  explicit GatherIndex(uint32_t bits) : bits_(bits) {}
+  uint32_t bits_ = 0;
+};
+
+// Copies one staging row to its slot, in stream order, ahead of the gather.
+struct Fill {
+  uint32_t staging_row = 0;
+  Slot slot;
+};
+
+// A carry's conv ring at one position. Row i steps back (i = 1 is the newest) lies at ring index
+// (cursor - i) mod ring_rows and exists when i <= valid. Missing rows read as zero.
+struct RingView {
+  uint32_t cursor = 0;  // ring index the next token's row goes to, < ring_rows
+  uint32_t valid = 0;   // <= ring_rows
+};
+
+// A segment without a carry starts fresh and leaves nothing behind.
+inline constexpr CarrySlot kNoCarry{0xFFFFFFFFu};
+
+// One step of one sequence. In stream order, before the segment's tokens:
+//   undo_to_ring   the undo rows are copied to the ring: undo row j of state_len (oldest first) goes to ring
+//                  index (cursor - state_len + j) mod ring_rows. The step start is the start of the last step.
+//   ring_to_undo   the ring's last state_len rows are set aside as undo rows; rows that do not exist may hold
+//                  anything. Set when num_tokens > rollback_tokens.
+// Rows before the step are read from the ring when num_tokens <= rollback_tokens, else from undo. The last
+// min(num_tokens, ring_rows) rows of the step are written to the ring from `cursor` on.
+struct SegmentPlan {
+  CarrySlot carry = kNoCarry;
+  uint32_t first_token = 0;  // of the batch
+  uint32_t num_tokens = 0;   // 0: only undo_to_ring
+  RingView ring;             // at the step's start
+  bool undo_to_ring = false;
+  bool ring_to_undo = false;
+};
+
+enum class OutputKind : uint8_t { kHighway, kDelta };
+
+// The tensors of one request: consecutive tokens of the batch.
+struct TensorPart {
+  uint32_t first_token = 0;
+  uint32_t num_tokens = 0;
+  const std::byte* input = nullptr;  // [num_tokens, C] of input_dtype, any alignment; null: zeros
+  DType input_dtype = DType::kF32;   // kF32 or kBf16
+  std::byte* output = nullptr;       // [num_tokens, C] of output_dtype, any alignment
+  DType output_dtype = DType::kF32;
+  OutputKind kind = OutputKind::kHighway;
+};
+
+// Everything it points to stays valid and unchanged until its ticket is done.
+struct BatchPlan {
+  LayerOrdinal layer;
+  uint32_t num_tokens = 0;  // T
+  std::vector<Fill> fills;
+  std::vector<GatherIndex> gather;    // [T, heads]
+  std::vector<SegmentPlan> segments;  // disjoint carries (kNoCarry aside), tokens in order without gaps
+  std::vector<TensorPart> parts;      // tokens in order without gaps
+  // When set, the batch only gathers: BF16 [T, E] is written here, segments and parts are empty.
+  Bf16* embeddings = nullptr;
+};
+
+}  // namespace pleiad

@@ -1,0 +1,101 @@
+// A device that runs the PLE stage: arena, staging, carry pool, dense weights and one in-order stream.
+// It is coarse on purpose: it runs whole batches, it is not a tensor library.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "core/base/numeric.h"
+#include "core/base/plan.h"
+#include "core/base/strong_id.h"
+#include "core/model/geometry.h"
+#include "core/model/layer_weights.h"
+
+namespace pleiad {
+
+struct DeviceOptions {
+  Geometry geometry;
+  DType row_dtype = DType::kBf16;  // of arena and staging: kBf16 or kF8E4M3
+  std::vector<float> row_scales;   // [layers], of kF8E4M3 rows
+  uint64_t arena_slots = 0;        // < GatherIndex::kLimit
+  uint32_t staging_rows = 0;
+  uint32_t carries = 0;          // size of the carry pool, all layers together
+  uint32_t rollback_tokens = 8;  // ring_rows = state_len + rollback_tokens
+  uint32_t max_tokens = 8192;    // of one batch
+  uint32_t threads = 0;          // CPU home; 0: all cores
+  bool batch_invariant = false;  // one order of summation for any batch
+  // Highest instruction set of the CPU GEMM, for tests: "", "portable", "avx2", "avx512", "avx512_bf16".
+  std::string cpu_isa;
+
+  // InvalidArgument naming the field, its value and the rule.
+  absl::Status Validate() const;
+};
+
+// Host rows that misses are read into: [rows, row_bytes], pinned where the device needs that. The device's.
+struct StagingView {
+  std::byte* data = nullptr;
+  uint32_t rows = 0;
+  uint32_t row_bytes = 0;
+  std::byte* Row(uint32_t row) const { return data + uint64_t{row} * row_bytes; }
+};
+
+struct DeviceMemory {  // bytes, as allocated
+  uint64_t arena = 0;
+  uint64_t staging = 0;
+  uint64_t carries = 0;
+  uint64_t weights = 0;
+  uint64_t scratch = 0;
+};
+
+struct DeviceInfo {
+  std::string name;    // "cpu", "cuda:0"
+  std::string detail;  // processor and GEMM path, for logs and metrics
+  DeviceMemory memory;
+};
+
+// Reads or writes the conv rows of one carry: `rows` is [state_len, C] FP32, oldest first.
+struct CarryRead {
+  CarrySlot carry;
+  RingView ring;  // rows that do not exist read as zero
+  float* rows = nullptr;
+};
+struct CarryWrite {
+  CarrySlot carry;
+  const float* rows = nullptr;  // stored so that RingView{state_len mod ring_rows, state_len} names them
+};
+
+// Run, ReadCarry and WriteCarry are called by one thread at a time and only enqueue; what they point to stays
+// valid and unchanged until Wait on their ticket has returned. Work runs in the order of the calls. Wait may be
+// called from other threads at the same time. After an error of Run or Wait the device is lost: every later call
+// fails with Internal.
+class Device {
+ public:
+  virtual ~Device() = default;
+
+  virtual const DeviceInfo& info() const = 0;
+  virtual StagingView staging() const = 0;
+
+  // Copies consecutive rows [n, row_bytes] into the arena from slot `first` on; blocks. Only before the first
+  // Run, from any threads, at disjoint slots.
+  virtual absl::Status WriteArena(Slot first, absl::Span<const std::byte> rows) = 0;
+
+  virtual absl::StatusOr<Ticket> Run(const BatchPlan& plan) = 0;
+  virtual absl::StatusOr<Ticket> ReadCarry(const CarryRead& read) = 0;
+  virtual absl::StatusOr<Ticket> WriteCarry(const CarryWrite& write) = 0;
+
+  // Blocks until the ticket's work and all before it is done. Internal when the device is lost.
+  virtual absl::Status Wait(Ticket ticket) = 0;
+};
+
+// `weights` [layers] move into the device. InvalidArgument on bad options, ResourceExhausted when memory cannot
+// be had.
+absl::StatusOr<std::unique_ptr<Device>> CreateCpuDevice(const DeviceOptions& options,
+                                                        std::vector<LayerWeights> weights);
+
+}  // namespace pleiad

@@ -1,0 +1,60 @@
+// Why a request was refused or failed, in terms a caller can act on.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "core/base/strong_id.h"
+
+namespace pleiad {
+
+// The wire's Reason, same numbers.
+enum class Reason : uint8_t {
+  kUnspecified = 0,
+  kInvalidField = 1,
+  kSequenceUnknown = 2,
+  kPositionUnreachable = 3,
+  kEpochOld = 4,
+  kPredecessorFailed = 5,
+  kTokenOutOfVocabulary = 6,
+  kSizeMismatch = 7,
+  kTooManyTokens = 8,
+  kLayerUnknown = 9,
+  kDuplicateSequence = 10,
+  kCarriesFull = 11,
+  kTooManyInFlight = 12,
+  kLoading = 13,
+  kDraining = 14,
+  kTableUnreadable = 15,
+  kAuxMalformed = 16,
+  kModelMismatch = 17,
+  kLayersApart = 18,
+  kNotSupported = 19,
+};
+
+struct ErrorDetail {
+  Reason reason = Reason::kUnspecified;
+  std::optional<uint32_t> segment;
+  std::string field;
+  std::string value;
+  std::string limit;
+  std::optional<Position> position;
+  std::optional<Position> low;
+};
+
+// OK, or a code with one detail per bad segment (the code is the first one's).
+struct Outcome {
+  absl::StatusCode code = absl::StatusCode::kOk;
+  std::string message;
+  std::vector<ErrorDetail> details;
+
+  bool ok() const { return code == absl::StatusCode::kOk; }
+};
+
+// An Outcome with one detail.
+Outcome Failed(absl::StatusCode code, std::string message, ErrorDetail detail);
+
+}  // namespace pleiad

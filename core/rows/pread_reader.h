@@ -1,0 +1,15 @@
+// RowReader over pread(2), buffered, on a fixed number of threads.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "core/model/checkpoint.h"
+#include "core/rows/row_reader.h"
+
+namespace pleiad {
+
+// `files` outlive the reader. Short reads are continued, EINTR retried, EAGAIN retried a bounded number of times.
+std::unique_ptr<RowReader> CreatePreadReader(const std::vector<CheckpointFile>& files, uint32_t threads);
+
+}  // namespace pleiad
