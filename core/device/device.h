@@ -57,6 +57,8 @@ struct DeviceInfo {
   std::string name;    // "cpu", "cuda:0"
   std::string detail;  // processor and GEMM path, for logs and metrics
   DeviceMemory memory;
+  // Batches worth having enqueued at once: 1 where a batch that waits could still have grown.
+  uint32_t pipeline_depth = 1;
 };
 
 // Reads or writes the conv rows of one carry: `rows` is [state_len, C] FP32, oldest first.

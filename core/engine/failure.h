@@ -57,4 +57,13 @@ struct Outcome {
 // An Outcome with one detail.
 Outcome Failed(absl::StatusCode code, std::string message, ErrorDetail detail);
 
+// The code that tells a caller what to do next about `reason`.
+absl::StatusCode CodeOf(Reason reason);
+
+// "segment 3: field value: rule".
+std::string Describe(const ErrorDetail& detail);
+
+// A refusal with the code of the first detail; OK when there is none.
+Outcome Refused(std::vector<ErrorDetail> details);
+
 }  // namespace pleiad

@@ -50,6 +50,8 @@ class RowPlan {
   virtual absl::Span<const GatherIndex> gather() const = 0;
   // For a prestage: claims it for a forward, after which it does not yield. False when it has yielded already.
   virtual bool Claim() = 0;
+  // False once a prestage has yielded.
+  virtual bool Held() const = 0;
 };
 
 enum class ResolvePurpose { kStep, kPrestage };

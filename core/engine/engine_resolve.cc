@@ -1,0 +1,217 @@
+// Rows: hashing, resolving, and what happens when the row store has answered. Runs without the lock; an operation in
+// kResolving belongs to the thread that resolves it.
+#include <algorithm>
+#include <type_traits>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "core/engine/engine_impl.h"
+#include "core/engine/request_rules.h"
+
+namespace pleiad {
+namespace {
+
+// `segment_of` maps a failed id to a segment of the request.
+template <typename SegmentOf>
+Outcome Unreadable(const ResolveResult& answer, SegmentOf segment_of) {
+  Outcome outcome;
+  outcome.code = answer.status.code();
+  outcome.message = std::string(answer.status.message());
+  for (const RowFailure& failure : answer.failures) {
+    ErrorDetail detail;
+    detail.reason = Reason::kTableUnreadable;
+    detail.segment = segment_of(failure.id_index);
+    detail.field = "file";
+    detail.value = absl::StrCat(failure.file, " at byte ", failure.offset);
+    detail.limit = "unreadable";
+    outcome.details.push_back(std::move(detail));
+  }
+  return outcome;
+}
+
+}  // namespace
+
+void EngineImpl::Resolve(const OpPtr& op) {
+  switch (op->kind) {
+    case OpKind::kLookup:
+      ResolveLookup(std::static_pointer_cast<LookupOp>(op));
+      return;
+    case OpKind::kPrestage:
+      ResolvePrestage(std::static_pointer_cast<StepOp>(op));
+      return;
+    default:
+      ResolveStep(std::static_pointer_cast<StepOp>(op));
+  }
+}
+
+void EngineImpl::ResolveStep(const std::shared_ptr<StepOp>& op) {
+  const NgramHasher& hasher = model_.hashers[op->layer.value()];
+  const auto tokens = absl::MakeConstSpan(op->request.token_ids);
+  size_t count = 0;
+  for (size_t i = 0; i < op->segments.size(); ++i) {
+    if (!op->segments[i].prestaged) count += size_t{op->request.segments[i].num_tokens} * heads_;
+  }
+  std::vector<RowId> ids(count);
+  size_t first = 0;
+  for (size_t i = 0; i < op->segments.size(); ++i) {
+    SegmentWork& work = op->segments[i];
+    const size_t rows = size_t{op->request.segments[i].num_tokens} * heads_;
+    if (work.prestaged || rows == 0) continue;
+    work.first_row = first;
+    hasher.Hash(work.start.history, tokens.subspan(work.first_token, op->request.segments[i].num_tokens),
+                absl::MakeSpan(ids).subspan(first, rows));
+    first += rows;
+  }
+  const uint64_t output_bytes =
+      uint64_t{tokens.size()} * model_.config.geometry.channels() * ByteSize(OutputDType(op->request));
+  if (output_bytes > 0) op->output = op->request.output.allocate(output_bytes);
+  {
+    MutexLock lock(&mutex_);
+    op->plans_pending = 1 + (ids.empty() ? 0 : 1);
+  }
+  if (!ids.empty()) {
+    op->plans.push_back(rows_->Resolve(op->layer, std::move(ids), ResolvePurpose::kStep,
+                                       [this, op](ResolveResult answer) { PlanAnswered(op, std::move(answer), 0); }));
+  }
+  PlanAnswered<StepOp>(op, std::nullopt, 0);
+}
+
+void EngineImpl::ResolvePrestage(const std::shared_ptr<StepOp>& op) {
+  const NgramHasher& hasher = model_.hashers[op->layer.value()];
+  const auto tokens = absl::MakeConstSpan(op->request.token_ids);
+  {
+    MutexLock lock(&mutex_);
+    op->plans_pending = 1;
+    for (const SegmentWork& work : op->segments) {
+      if (work.carry != nullptr &&
+          op->request.segments[static_cast<size_t>(&work - op->segments.data())].num_tokens > 0) {
+        ++op->plans_pending;
+      }
+    }
+  }
+  for (size_t i = 0; i < op->segments.size(); ++i) {
+    const SegmentWork& work = op->segments[i];
+    const uint32_t count = op->request.segments[i].num_tokens;
+    if (work.carry == nullptr || count == 0) continue;
+    std::vector<RowId> ids(size_t{count} * heads_);
+    hasher.Hash(work.start.history, tokens.subspan(work.first_token, count), absl::MakeSpan(ids));
+    const size_t first_id = size_t{work.first_token} * heads_;
+    op->plans.push_back(
+        rows_->Resolve(op->layer, std::move(ids), ResolvePurpose::kPrestage,
+                       [this, op, first_id](ResolveResult answer) { PlanAnswered(op, std::move(answer), first_id); }));
+  }
+  PlanAnswered<StepOp>(op, std::nullopt, 0);
+}
+
+void EngineImpl::ResolveLookup(const std::shared_ptr<LookupOp>& op) {
+  const NgramHasher& hasher = model_.hashers[op->layer.value()];
+  const size_t context_len = hasher.context_len();
+  std::vector<RowId> ids(op->request.token_ids.size() * heads_);
+  size_t first = 0;
+  for (const LookupSegment& segment : op->request.segments) {
+    std::vector<uint32_t> history(context_len, model_.config.eos_token_id);
+    const size_t known = std::min(context_len, segment.context_ids.size());
+    std::copy(segment.context_ids.end() - static_cast<ptrdiff_t>(known), segment.context_ids.end(),
+              history.end() - static_cast<ptrdiff_t>(known));
+    hasher.Hash(history, absl::MakeConstSpan(op->request.token_ids).subspan(first, segment.num_tokens),
+                absl::MakeSpan(ids).subspan(first * heads_, size_t{segment.num_tokens} * heads_));
+    first += segment.num_tokens;
+  }
+  if (op->request.want_row_ids) {
+    for (RowId id : ids) op->result.row_ids.push_back(id.value());
+  }
+  const bool read = op->request.want_embeddings && !ids.empty();
+  if (read)
+    op->result.embeddings.resize(op->request.token_ids.size() * model_.config.geometry.embed_dim * sizeof(Bf16));
+  {
+    MutexLock lock(&mutex_);
+    op->plans_pending = 1 + (read ? 1 : 0);
+  }
+  if (read) {
+    op->plan = rows_->Resolve(op->layer, std::move(ids), ResolvePurpose::kStep,
+                              [this, op](ResolveResult answer) { PlanAnswered(op, std::move(answer), 0); });
+  }
+  PlanAnswered<LookupOp>(op, std::nullopt, 0);
+}
+
+// `answer` is the row store's; without it the call says that all plans are made.
+template <typename OpT>
+void EngineImpl::PlanAnswered(const std::shared_ptr<OpT>& op, std::optional<ResolveResult> answer, size_t first_id) {
+  Section section(this);
+  if (!answer) op->made = true;
+  if (answer && !answer->status.ok() && op->resolve_outcome.ok()) {
+    op->resolve_outcome = Unreadable(*answer, [&](size_t id_index) {
+      size_t token = (first_id + id_index) / heads_;
+      if constexpr (std::is_same_v<OpT, StepOp>) {
+        // Ids of a forward skip the prestaged segments.
+        for (uint32_t i = 0; i < op->segments.size(); ++i) {
+          if (op->segments[i].prestaged) continue;
+          const uint32_t count = op->request.segments[i].num_tokens;
+          if (token < count) return i;
+          token -= count;
+        }
+      } else {
+        for (uint32_t i = 0; i < op->request.segments.size(); ++i) {
+          if (token < op->request.segments[i].num_tokens) return i;
+          token -= op->request.segments[i].num_tokens;
+        }
+      }
+      return uint32_t{0};
+    });
+  }
+  if constexpr (std::is_same_v<OpT, StepOp>) {
+    if (answer) {
+      op->result.stats.rows.hits += answer->counts.hits;
+      op->result.stats.rows.misses += answer->counts.misses;
+      op->result.stats.rows.joins += answer->counts.joins;
+    }
+  }
+  --op->plans_pending;
+  if (op->state != OpState::kResolving) return;  // aborted meanwhile
+  if (!answer && op->refused) {
+    Finish(section, op, std::move(*op->refused));
+    return;
+  }
+  if (op->plans_pending > 0) return;
+  const Outcome outcome = std::move(op->resolve_outcome);
+  Resolved(section, op, outcome);
+}
+
+void EngineImpl::Resolved(Section& section, const OpPtr& op, const Outcome& outcome) {
+  op->ready = clock_->Now();
+  stats_.resolve.Add(absl::ToDoubleSeconds(op->ready - op->begun));
+  if (!outcome.ok()) {
+    Finish(section, op, outcome);
+    return;
+  }
+  ReadyStep ready;
+  ready.arrival = op->arrival;
+  if (op->kind == OpKind::kPrestage) {
+    auto step = std::static_pointer_cast<StepOp>(op);
+    step->result.stats.resolve = op->ready - op->begun;
+    step->result.stats.queue = op->begun - op->arrived;
+    InstallPrestages(section, *step);
+    Finish(section, op, Outcome());
+    return;
+  }
+  if (op->kind == OpKind::kLookup) {
+    auto lookup = std::static_pointer_cast<LookupOp>(op);
+    if (lookup->plan == nullptr) {
+      Finish(section, op, Outcome());
+      return;
+    }
+    ready.layer = lookup->layer;
+    ready.num_tokens = static_cast<uint32_t>(lookup->request.token_ids.size());
+    ready.sharing = Sharing::kAlone;
+  } else {
+    auto step = std::static_pointer_cast<StepOp>(op);
+    ready.layer = step->layer;
+    ready.num_tokens = static_cast<uint32_t>(step->request.token_ids.size());
+  }
+  op->state = OpState::kReady;
+  ready.op = op;
+  batcher_.Add(std::move(ready));
+  device_cv_.NotifyOne();
+}
+
+}  // namespace pleiad

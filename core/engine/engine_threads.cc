@@ -1,0 +1,320 @@
+// The engine's threads: device, completion, timer; start and stop.
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "core/engine/engine_impl.h"
+#include "core/engine/planner.h"
+
+namespace pleiad {
+namespace {
+
+CarryShape ShapeOf(const EngineModel& model, const EngineOptions& options) {
+  const Geometry& geometry = model.config.geometry;
+  return {geometry.context_len(), geometry.state_len(), options.rollback_tokens, model.config.eos_token_id};
+}
+
+}  // namespace
+
+EngineImpl::EngineImpl(const EngineOptions& options, EngineModel model, std::unique_ptr<RowStore> rows,
+                       std::unique_ptr<Device> device)
+    : options_(options),
+      model_(std::move(model)),
+      clock_(options.clock != nullptr ? options.clock : Clock::Real()),
+      heads_(model_.config.geometry.heads()),
+      rows_(std::move(rows)),
+      device_(std::move(device)),
+      sequences_(options.max_sequences, static_cast<uint32_t>(model_.config.ple_layers.size()),
+                 ShapeOf(model_, options)),
+      batcher_(options.max_tokens) {
+  {
+    MutexLock lock(&mutex_);
+    stats_.tokens.resize(model_.config.ple_layers.size());
+  }
+  threads_.emplace_back([this] { DeviceLoop(); });
+  threads_.emplace_back([this] { CompletionLoop(); });
+  threads_.emplace_back([this] { TimerLoop(); });
+}
+
+EngineImpl::~EngineImpl() { Stop(); }
+
+void EngineImpl::DeviceLoop() {
+  const uint32_t depth = std::max(1u, device_->info().pipeline_depth);
+  while (true) {
+    std::vector<ReadyStep> batch;
+    OpPtr carry_op;
+    {
+      MutexLock lock(&mutex_);
+      while (!exit_threads_ && (device_work_ >= depth || (carry_ops_.empty() && batcher_.empty()))) {
+        device_cv_.Wait(&mutex_);
+      }
+      if (exit_threads_) return;
+      ++device_work_;
+      const absl::Time now = clock_->Now();
+      if (!carry_ops_.empty()) {
+        carry_op = std::move(carry_ops_.front());
+        carry_ops_.pop_front();
+        carry_op->enqueued = now;
+      } else {
+        batch = batcher_.Next();
+        for (ReadyStep& step : batch) {
+          step.op->state = OpState::kRunning;
+          step.op->enqueued = now;
+        }
+      }
+    }
+    if (carry_op != nullptr) {
+      RunCarryOp(carry_op);
+    } else {
+      RunBatch(std::move(batch));
+    }
+  }
+}
+
+void EngineImpl::RunBatch(std::vector<ReadyStep> steps) {
+  InFlight work;
+  work.plan = std::make_unique<BatchPlan>();
+  BatchPlan& plan = *work.plan;
+  BatchRows rows;
+  if (steps.front().op->kind == OpKind::kLookup) {
+    auto* lookup = static_cast<LookupOp*>(steps.front().op.get());
+    const auto gather = lookup->plan->gather();
+    plan.layer = lookup->layer;
+    plan.num_tokens = steps.front().num_tokens;
+    plan.gather.assign(gather.begin(), gather.end());
+    // A string of this size is allocated, so it is aligned for Bf16.
+    plan.embeddings = reinterpret_cast<Bf16*>(lookup->result.embeddings.data());
+    rows.ranges.push_back({lookup->plan.get(), 0, gather.size()});
+  } else {
+    std::vector<StepOp*> ops;
+    for (const ReadyStep& step : steps) ops.push_back(static_cast<StepOp*>(step.op.get()));
+    PlanBatch(ops, model_.config.geometry, options_.rollback_tokens, plan, rows);
+  }
+  for (const RowRange& range : rows.ranges) rows_->AppendFills(*range.plan, range.first, range.count, plan.fills);
+  for (ReadyStep& step : steps) work.ops.push_back(std::move(step.op));
+  absl::StatusOr<Ticket> ticket = device_->Run(plan);
+  work.status = ticket.status();
+  if (ticket.ok()) {
+    work.ticket = *ticket;
+    for (const RowRange& range : rows.ranges) rows_->Enqueued(*range.plan, range.first, range.count, *ticket);
+  }
+  MutexLock lock(&mutex_);
+  in_flight_.push_back(std::move(work));
+  completion_cv_.NotifyOne();
+}
+
+void EngineImpl::RunCarryOp(const OpPtr& op) {
+  const Geometry& geometry = model_.config.geometry;
+  InFlight work;
+  if (op->kind == OpKind::kSnapshot) {
+    auto* snapshot = static_cast<SnapshotOp*>(op.get());
+    for (Carry& carry : snapshot->sequence->carries) {
+      if (snapshot->layer && *snapshot->layer != carry.layer) continue;
+      CarryBlob blob;
+      blob.layer = model_.config.ple_layers[carry.layer.value()];
+      blob.position = carry.state.position();
+      const StepStart start = *carry.state.At(std::nullopt);
+      blob.aux = MakeAuxBlob(start.history, geometry);
+      snapshot->result.layers.push_back(std::move(blob));
+      if (geometry.state_len() == 0) continue;
+      CarryRead read;
+      read.carry = carry.slot;
+      read.ring = start.ring;
+      // The rows start at a multiple of 4 of an allocated string.
+      read.rows = reinterpret_cast<float*>(snapshot->result.layers.back().aux.data() + AuxConvOffset(geometry));
+      absl::StatusOr<Ticket> ticket = device_->ReadCarry(read);
+      work.status.Update(ticket.status());
+      if (ticket.ok()) work.ticket = *ticket;
+    }
+  } else {
+    auto* restore = static_cast<RestoreOp*>(op.get());
+    for (const RestoreOp::Layer& layer : restore->layers) {
+      if (layer.aux.fresh || geometry.state_len() == 0) continue;
+      CarryWrite write;
+      write.carry = restore->sequence->carries[layer.layer.value()].slot;
+      write.rows = layer.aux.conv_rows.data();
+      absl::StatusOr<Ticket> ticket = device_->WriteCarry(write);
+      work.status.Update(ticket.status());
+      if (ticket.ok()) work.ticket = *ticket;
+    }
+  }
+  work.ops.push_back(op);
+  MutexLock lock(&mutex_);
+  in_flight_.push_back(std::move(work));
+  completion_cv_.NotifyOne();
+}
+
+void EngineImpl::CompletionLoop() {
+  while (true) {
+    InFlight work;
+    {
+      MutexLock lock(&mutex_);
+      while (!exit_completion_ && in_flight_.empty()) completion_cv_.Wait(&mutex_);
+      if (in_flight_.empty()) return;
+      work = std::move(in_flight_.front());
+      in_flight_.pop_front();
+    }
+    // Tickets start at 1; a restore of fresh carries has no work on the device.
+    if (work.status.ok() && work.ticket != Ticket(0)) work.status = device_->Wait(work.ticket);
+    if (work.status.ok()) rows_->Completed(work.ticket);
+    Complete(std::move(work));
+  }
+}
+
+void EngineImpl::Complete(InFlight work) {
+  Section section(this);
+  --device_work_;
+  device_cv_.NotifyOne();
+  if (!work.status.ok()) {
+    LoseDevice(section, work.status);
+    for (const OpPtr& op : work.ops) {
+      if (op->state == OpState::kRunning) Finish(section, op, RefusedNow());
+    }
+    return;
+  }
+  const absl::Time now = clock_->Now();
+  const bool steps = work.ops.front()->kind == OpKind::kStep;
+  if (steps) stats_.batch_tokens.Add(work.plan->num_tokens);
+  for (const OpPtr& op : work.ops) {
+    if (op->kind == OpKind::kStep) {
+      auto* step = static_cast<StepOp*>(op.get());
+      StepStats& stats = step->result.stats;
+      stats.batch_tokens = work.plan->num_tokens;
+      stats.queue = (op->begun - op->arrived) + (op->enqueued - op->ready);
+      stats.resolve = op->ready - op->begun;
+      stats.device = now - op->enqueued;
+      stats_.queue.Add(absl::ToDoubleSeconds(stats.queue));
+      stats_.device.Add(absl::ToDoubleSeconds(stats.device));
+      CommitStep(section, *step);
+    } else if (op->kind == OpKind::kRestore) {
+      CommitRestore(section, *static_cast<RestoreOp*>(op.get()));
+    }
+    Finish(section, op, Outcome());
+  }
+}
+
+void EngineImpl::LoseDevice(Section& section, const absl::Status& status) {
+  if (!device_status_.ok()) return;
+  device_status_ = status;
+  std::vector<OpPtr> ops;
+  for (const auto& [arrival, op] : live_) ops.push_back(op);
+  std::sort(ops.begin(), ops.end(), [](const OpPtr& a, const OpPtr& b) { return a->arrival < b->arrival; });
+  for (const OpPtr& op : ops) Abort(section, op, RefusedNow());
+  if (on_device_lost_) answers_.push_back([fn = std::exchange(on_device_lost_, nullptr), status] { fn(status); });
+}
+
+void EngineImpl::Expire(Section& section) {
+  const absl::Time now = clock_->Now();
+  while (!deadlines_.empty() && deadlines_.begin()->first <= now) {
+    const OpPtr op = deadlines_.begin()->second;
+    deadlines_.erase(deadlines_.begin());
+    op->timed = false;
+    Outcome outcome;
+    outcome.code = absl::StatusCode::kDeadlineExceeded;
+    outcome.message = "timeout_ms passed before the step began";
+    Abort(section, op, std::move(outcome));
+  }
+  while (sequences_.in_use() > 0) {
+    Sequence* sequence = sequences_.by_use().front();
+    if (sequence->last_used + options_.sequence_ttl > now) break;
+    if (sequence->queues_empty()) {
+      EndSequence(section, sequence, stats_.closed_expired);
+    } else {
+      sequences_.Touch(sequence, now);
+    }
+  }
+}
+
+absl::Time EngineImpl::NextWake() const {
+  absl::Time next = absl::InfiniteFuture();
+  if (!deadlines_.empty()) next = deadlines_.begin()->first;
+  if (sequences_.in_use() > 0) {
+    next = std::min(next, sequences_.by_use().front()->last_used + options_.sequence_ttl);
+  }
+  return next;
+}
+
+void EngineImpl::TimerLoop() {
+  while (true) {
+    {
+      Section section(this);
+      Expire(section);
+    }
+    MutexLock lock(&mutex_);
+    if (exit_threads_) return;
+    const absl::Time next = NextWake();
+    if (next > clock_->Now()) clock_->WaitUntil(&timer_cv_, &mutex_, next);
+  }
+}
+
+uint64_t EngineImpl::Stop() {
+  uint64_t not_run = 0;
+  {
+    Section section(this);
+    if (stopping_) return 0;
+    stopping_ = true;
+    std::vector<OpPtr> ops;
+    for (const auto& [arrival, op] : live_) ops.push_back(op);
+    std::sort(ops.begin(), ops.end(), [](const OpPtr& a, const OpPtr& b) { return a->arrival < b->arrival; });
+    for (const OpPtr& op : ops) {
+      if (op->kind == OpKind::kStep && op->state != OpState::kRunning && op->state != OpState::kDone) ++not_run;
+      Abort(section, op, RefusedNow());
+    }
+  }
+  {
+    MutexLock lock(&mutex_);
+    while (!live_.empty() || !answers_.empty() || answering_) stopped_cv_.Wait(&mutex_);
+    exit_threads_ = true;
+    device_cv_.NotifyAll();
+    timer_cv_.NotifyAll();
+  }
+  threads_[0].join();
+  {
+    MutexLock lock(&mutex_);
+    exit_completion_ = true;
+    completion_cv_.NotifyAll();
+  }
+  threads_[1].join();
+  threads_[2].join();
+  Section section(this);
+  while (sequences_.in_use() > 0) EndSequence(section, sequences_.by_use().front(), stats_.closed_stopped);
+  return not_run;
+}
+
+void EngineImpl::StartDraining() {
+  Section section(this);
+  draining_ = true;
+}
+
+bool EngineImpl::idle() const {
+  MutexLock lock(&mutex_);
+  return live_.empty() && sequences_.in_use() == 0;
+}
+
+void EngineImpl::NotifyWhenIdle(std::function<void()> fn) {
+  Section section(this);
+  on_idle_ = std::move(fn);
+}
+
+void EngineImpl::NotifyDeviceLost(std::function<void(absl::Status)> fn) {
+  Section section(this);
+  if (!device_status_.ok()) {
+    answers_.push_back([fn = std::move(fn), status = device_status_] { fn(status); });
+  } else {
+    on_device_lost_ = std::move(fn);
+  }
+}
+
+EngineStats EngineImpl::stats() const {
+  EngineStats stats;
+  {
+    MutexLock lock(&mutex_);
+    stats = stats_;
+    stats.sequences = sequences_.open();
+    stats.steps_in_flight = live_.size();
+  }
+  stats.rows = rows_->stats();
+  return stats;
+}
+
+}  // namespace pleiad

@@ -1,0 +1,46 @@
+#include "core/engine/planner.h"
+
+#include "core/engine/request_rules.h"
+#include "core/engine/sequence_table.h"
+
+namespace pleiad {
+
+void PlanBatch(absl::Span<StepOp* const> steps, const Geometry& geometry, uint32_t rollback_tokens, BatchPlan& plan,
+               BatchRows& rows) {
+  const size_t heads = geometry.heads();
+  for (StepOp* step : steps) {
+    plan.layer = step->layer;
+    const uint32_t part_first = plan.num_tokens;
+    for (size_t i = 0; i < step->segments.size(); ++i) {
+      const SegmentWork& work = step->segments[i];
+      const uint32_t tokens = step->request.segments[i].num_tokens;
+      if (tokens == 0 && work.start.kind != StartKind::kUndo) continue;
+      SegmentPlan segment;
+      if (work.carry != nullptr) segment.carry = work.carry->slot;
+      segment.first_token = plan.num_tokens;
+      segment.num_tokens = tokens;
+      segment.ring = work.start.ring;
+      segment.undo_to_ring = work.start.kind == StartKind::kUndo;
+      segment.ring_to_undo = work.carry != nullptr && tokens > rollback_tokens;
+      plan.segments.push_back(segment);
+      plan.num_tokens += tokens;
+      if (tokens == 0) continue;
+      RowPlan* source = work.prestaged ? work.carry->prestage->plan.get() : step->plans.front().get();
+      const auto gather = source->gather().subspan(work.first_row, tokens * heads);
+      plan.gather.insert(plan.gather.end(), gather.begin(), gather.end());
+      rows.ranges.push_back({source, work.first_row, tokens * heads});
+    }
+    if (plan.num_tokens == part_first) continue;
+    TensorPart part;
+    part.first_token = part_first;
+    part.num_tokens = plan.num_tokens - part_first;
+    part.input = step->request.input.source == StepInput::Source::kData ? step->request.input.data : nullptr;
+    part.input_dtype = InputDType(step->request);
+    part.output = step->output;
+    part.output_dtype = OutputDType(step->request);
+    part.kind = step->request.output.kind;
+    plan.parts.push_back(part);
+  }
+}
+
+}  // namespace pleiad
