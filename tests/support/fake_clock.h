@@ -1,0 +1,50 @@
+// A clock that tests move.
+#pragma once
+
+#include <set>
+#include <utility>
+
+#include "core/base/clock.h"
+
+namespace pleiad {
+
+// Thread-safe.
+class FakeClock : public Clock {
+ public:
+  absl::Time Now() const override {
+    MutexLock lock(&mutex_);
+    return now_;
+  }
+
+  void WaitUntil(CondVar* cv, Mutex* mutex, absl::Time deadline) override ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
+    {
+      MutexLock lock(&mutex_);
+      if (now_ >= deadline) return;
+      waiters_.insert({cv, mutex});
+    }
+    cv->Wait(mutex);
+    MutexLock lock(&mutex_);
+    waiters_.erase(waiters_.find({cv, mutex}));
+  }
+
+  // Moves the time and wakes every waiter.
+  void Advance(absl::Duration by) {
+    std::multiset<std::pair<CondVar*, Mutex*>> waiters;
+    {
+      MutexLock lock(&mutex_);
+      now_ += by;
+      waiters = waiters_;
+    }
+    for (const auto& [cv, mutex] : waiters) {
+      MutexLock lock(mutex);
+      cv->NotifyAll();
+    }
+  }
+
+ private:
+  mutable Mutex mutex_;
+  absl::Time now_ ABSL_GUARDED_BY(mutex_) = absl::UnixEpoch();
+  std::multiset<std::pair<CondVar*, Mutex*>> waiters_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace pleiad
