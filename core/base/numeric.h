@@ -62,11 +62,25 @@ constexpr float F8E4M3ToFloat(uint8_t code) {
   return sign * std::bit_cast<float>(static_cast<uint32_t>((exponent + 120) << 23 | mantissa << 20));
 }
 
-// bf16(e4m3 * scale) for all 256 codes: one rounding.
+// One rounding from a double, to nearest, ties to even.
+constexpr Bf16 DoubleToBf16(double value) {
+  float near = static_cast<float>(value);
+  // Rounded to odd instead, so that the second step sees on which side of a tie the value lies.
+  const double back = near;
+  if (back != value && back - back == 0) {
+    uint32_t bits = std::bit_cast<uint32_t>(near);
+    if ((back > value) == (value > 0)) --bits;
+    near = std::bit_cast<float>(bits | 1u);
+  }
+  return FloatToBf16(near);
+}
+
+// bf16(e4m3 * scale) for all 256 codes: one rounding (the product of 4 and 24 bits is exact in a double).
 constexpr std::array<Bf16, 256> F8DecodeTable(float scale) {
   std::array<Bf16, 256> table{};
   for (int code = 0; code < 256; ++code) {
-    table[static_cast<size_t>(code)] = FloatToBf16(F8E4M3ToFloat(static_cast<uint8_t>(code)) * scale);
+    table[static_cast<size_t>(code)] =
+        DoubleToBf16(static_cast<double>(F8E4M3ToFloat(static_cast<uint8_t>(code))) * static_cast<double>(scale));
   }
   return table;
 }

@@ -26,7 +26,14 @@ class NgramHasher {
   const HashConstants& constants() const { return constants_; }
 
  private:
+  struct Head {
+    uint64_t size;
+    uint64_t reciprocal;  // floor((2^64 - 1) / size)
+    uint64_t offset;
+  };
+
   HashConstants constants_;
+  std::vector<Head> heads_;
   uint32_t ngram_size_;
   uint32_t heads_per_ngram_;
   uint32_t eos_token_id_;
