@@ -16,7 +16,9 @@ std::vector<uint32_t> Tokens(uint32_t first, uint32_t count) {
   return tokens;
 }
 
-void Step(CarryState& state, uint32_t first, uint32_t count) { state.Commit(*state.At(std::nullopt), Tokens(first, count)); }
+void Step(CarryState& state, uint32_t first, uint32_t count) {
+  state.Commit(*state.At(std::nullopt), Tokens(first, count));
+}
 
 const CarryShape kShape{2, 9, 8, 7};
 
@@ -126,8 +128,7 @@ class RingModel {
     }
     std::vector<uint32_t> read;
     for (uint32_t i = 1; i <= shape_.state_len; ++i) {
-      const uint32_t value =
-          is_long ? undo_[shape_.state_len - i] : ring_[(start.ring.cursor + 2 * rows - i) % rows];
+      const uint32_t value = is_long ? undo_[shape_.state_len - i] : ring_[(start.ring.cursor + 2 * rows - i) % rows];
       read.push_back(i <= start.ring.valid ? value : 0);
     }
     const size_t keep = std::min<size_t>(tokens.size(), rows);

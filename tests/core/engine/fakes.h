@@ -52,8 +52,7 @@ class FakeDevice : public Device {
   }
   absl::StatusOr<Ticket> WriteCarry(const CarryWrite& write) override {
     MutexLock lock(&mutex_);
-    carries_[write.carry.value()].assign(write.rows,
-                                         write.rows + size_t{geometry_.state_len()} * geometry_.channels());
+    carries_[write.carry.value()].assign(write.rows, write.rows + size_t{geometry_.state_len()} * geometry_.channels());
     return Ticket(++last_);
   }
   absl::Status Wait(Ticket ticket) override {

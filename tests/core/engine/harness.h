@@ -99,7 +99,8 @@ class Harness {
       buffer->resize(bytes);
       return buffer->data();
     };
-    const StepId step = engine->Submit(std::move(request), [fn = answer.fn(), buffer](StepResult r) { fn(std::move(r)); });
+    const StepId step =
+        engine->Submit(std::move(request), [fn = answer.fn(), buffer](StepResult r) { fn(std::move(r)); });
     if (id != nullptr) *id = step;
     return answer;
   }
