@@ -8,6 +8,7 @@
 #include "absl/types/span.h"
 #include "core/base/strong_id.h"
 #include "core/model/checkpoint.h"
+#include "core/model/table_layout.h"
 #include "core/rows/row_reader.h"
 #include "core/rows/row_store.h"
 
@@ -22,19 +23,30 @@ struct LoadProgress {
 struct ResidentLoadOptions {
   // Writes consecutive arena rows; called from several threads at disjoint slots (Device::WriteArena).
   std::function<absl::Status(Slot first, absl::Span<const std::byte> rows)> write_arena;
-  // Called a few times a second at most, from one thread at a time; may be empty.
+  // Called from the calling thread, a few times a second at most and once at the end; may be empty.
   std::function<void(const LoadProgress&)> on_progress;
-  // Polled between reads; true stops the load with Cancelled. May be empty.
+  // Polled from the calling thread a few times a second, reads in flight or not; true stops the load with Cancelled.
+  // May be empty.
   std::function<bool()> cancelled;
+  // Threads that convert and write rows; each keeps two chunk reads in flight.
   uint32_t threads = 2;
 };
 
 // Slots the tables of `checkpoint` need together. InvalidArgument when they pass GatherIndex::kLimit.
 absl::StatusOr<uint64_t> ResidentSlots(const Checkpoint& checkpoint);
 
-// Reads every row once, in file order, and writes it to the arena in the arena's format. DataLoss naming file and
-// offset when a read fails.
+// Reads every row once, in file order, and writes it to the arena in the arena's format. Blocks. `reader` serves only
+// the load, but outlives reads it still has when the load stops early. Returns
+//   InvalidArgument  as ResidentSlots
+//   DataLoss         naming file and offset, when a read fails
+//   Cancelled        `cancelled` said so
+//   what write_arena returned, when it failed
 absl::StatusOr<std::unique_ptr<RowStore>> LoadResidentRowStore(const Checkpoint& checkpoint, RowReader& reader,
                                                                const ResidentLoadOptions& options);
+
+// The same on tables alone, [layers]; they are not needed after the return.
+absl::StatusOr<uint64_t> ResidentSlots(absl::Span<const TableLayout* const> tables);
+absl::StatusOr<std::unique_ptr<RowStore>> LoadResidentRowStore(absl::Span<const TableLayout* const> tables,
+                                                               RowReader& reader, const ResidentLoadOptions& options);
 
 }  // namespace pleiad

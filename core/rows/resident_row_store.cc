@@ -1,0 +1,111 @@
+#include "core/rows/resident_row_store.h"
+
+#include <atomic>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "core/base/status_macros.h"
+#include "core/rows/resident_loader.h"
+
+namespace pleiad {
+namespace {
+
+class ResidentPlan : public RowPlan {
+ public:
+  explicit ResidentPlan(std::vector<GatherIndex> gather) : gather_(std::move(gather)) {}
+  absl::Span<const GatherIndex> gather() const override { return gather_; }
+  bool Claim() override { return true; }
+
+ private:
+  const std::vector<GatherIndex> gather_;
+};
+
+class ResidentRowStore : public RowStore {
+ public:
+  // `first_slots` [layers].
+  ResidentRowStore(std::vector<uint64_t> first_slots, uint64_t slots, uint64_t bytes_read)
+      : first_slots_(std::move(first_slots)), slots_(slots), bytes_read_(bytes_read), hits_(first_slots_.size()) {}
+
+  const char* mode() const override { return "resident"; }
+
+  std::unique_ptr<RowPlan> Resolve(LayerOrdinal layer, std::vector<RowId> ids, ResolvePurpose /*purpose*/,
+                                   DoneFn done) override {
+    const uint64_t first_slot = first_slots_[layer.value()];
+    std::vector<GatherIndex> gather;
+    gather.reserve(ids.size());
+    for (const RowId id : ids) {
+      gather.push_back(GatherIndex::OfSlot(Slot(static_cast<uint32_t>(first_slot + id.value()))));
+    }
+    hits_[layer.value()].fetch_add(ids.size(), std::memory_order_relaxed);
+    auto plan = std::make_unique<ResidentPlan>(std::move(gather));
+    ResolveResult result;
+    result.counts.hits = ids.size();
+    done(std::move(result));
+    return plan;
+  }
+
+  void AppendFills(RowPlan&, size_t, size_t, std::vector<Fill>&) override {}
+  void Enqueued(RowPlan&, size_t, size_t, Ticket) override {}
+  void Completed(Ticket) override {}
+
+  RowStoreStats stats() const override {
+    RowStoreStats stats;
+    stats.slots_idle = slots_;
+    stats.read_bytes = bytes_read_;
+    for (const std::atomic<uint64_t>& hits : hits_) {
+      stats.lookups.push_back({.hits = hits.load(std::memory_order_relaxed)});
+    }
+    return stats;
+  }
+
+ private:
+  const std::vector<uint64_t> first_slots_;
+  const uint64_t slots_;
+  const uint64_t bytes_read_;
+  std::vector<std::atomic<uint64_t>> hits_;
+};
+
+std::vector<const TableLayout*> Tables(const Checkpoint& checkpoint) {
+  std::vector<const TableLayout*> tables;
+  for (const PleLayer& layer : checkpoint.layers()) tables.push_back(&layer.table);
+  return tables;
+}
+
+}  // namespace
+
+absl::StatusOr<uint64_t> ResidentSlots(absl::Span<const TableLayout* const> tables) {
+  uint64_t slots = 0;
+  for (const TableLayout* table : tables) {
+    if (table->rows > GatherIndex::kLimit - slots) {
+      return absl::InvalidArgumentError(absl::StrCat("rows of all tables: at least ", slots, " + ", table->rows,
+                                                     "; the resident table holds at most ", GatherIndex::kLimit));
+    }
+    slots += table->rows;
+  }
+  return slots;
+}
+
+absl::StatusOr<uint64_t> ResidentSlots(const Checkpoint& checkpoint) { return ResidentSlots(Tables(checkpoint)); }
+
+absl::StatusOr<std::unique_ptr<RowStore>> LoadResidentRowStore(absl::Span<const TableLayout* const> tables,
+                                                               RowReader& reader, const ResidentLoadOptions& options) {
+  PLEIAD_ASSIGN_OR_RETURN(const uint64_t slots, ResidentSlots(tables));
+  std::vector<uint64_t> first_slots;
+  uint64_t next_slot = 0;
+  uint64_t bytes = 0;
+  for (const TableLayout* table : tables) {
+    first_slots.push_back(next_slot);
+    next_slot += table->rows;
+    bytes += table->rows * table->disk_row_bytes();
+  }
+  PLEIAD_RETURN_IF_ERROR(LoadChunks(PlanLoad(tables, first_slots), reader, options));
+  return std::make_unique<ResidentRowStore>(std::move(first_slots), slots, bytes);
+}
+
+absl::StatusOr<std::unique_ptr<RowStore>> LoadResidentRowStore(const Checkpoint& checkpoint, RowReader& reader,
+                                                               const ResidentLoadOptions& options) {
+  return LoadResidentRowStore(Tables(checkpoint), reader, options);
+}
+
+}  // namespace pleiad
