@@ -16,6 +16,7 @@ class ResidentPlan : public RowPlan {
   explicit ResidentPlan(std::vector<GatherIndex> gather) : gather_(std::move(gather)) {}
   absl::Span<const GatherIndex> gather() const override { return gather_; }
   bool Claim() override { return true; }
+  bool Held() const override { return true; }
 
  private:
   const std::vector<GatherIndex> gather_;

@@ -63,7 +63,7 @@ TEST(EngineTime, CancelBeforeTheDeviceHasNoEffect) {
   h.device->WaitForBatches(1);
   StepId ready, queued;
   Answer<StepResult> second = h.Submit(h.Request(b, {1}), &ready);
-  Answer<StepResult> third = h.Submit(h.Request(b, {2}), &queued);
+  Answer<StepResult> third = h.Submit(h.Request(b, {2}, 0), &queued);
   h.engine->Cancel(ready);
   h.engine->Cancel(queued);
   h.engine->Cancel(StepId(999));
