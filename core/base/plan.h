@@ -52,7 +52,7 @@ inline constexpr CarrySlot kNoCarry{0xFFFFFFFFu};
 //   ring_to_undo   the ring's last state_len rows are set aside as undo rows; rows that do not exist may hold
 //                  anything. Set when num_tokens > rollback_tokens.
 // Rows before the step are read from the ring when num_tokens <= rollback_tokens, else from undo. The last
-// min(num_tokens, ring_rows) rows of the step are written to the ring from `cursor` on.
+// min(num_tokens, ring_rows) rows of the step are written to the ring: token i's at (cursor + i) mod ring_rows.
 struct SegmentPlan {
   CarrySlot carry = kNoCarry;
   uint32_t first_token = 0;  // of the batch

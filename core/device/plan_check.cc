@@ -1,0 +1,83 @@
+#include "core/device/plan_check.h"
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "core/base/status_macros.h"
+
+namespace pleiad {
+namespace {
+
+absl::Status Bad(absl::string_view field, uint64_t value, absl::string_view rule) {
+  return absl::InternalError(absl::StrCat("plan: ", field, " = ", value, ": ", rule));
+}
+
+// `items` are segments or parts.
+template <typename Items>
+absl::Status CheckCover(absl::string_view what, const Items& items, uint32_t tokens) {
+  uint64_t next = 0;
+  for (const auto& item : items) {
+    if (item.first_token != next) return Bad(absl::StrCat(what, ".first_token"), item.first_token, "leaves a gap");
+    next += item.num_tokens;
+  }
+  if (next != tokens) return Bad(absl::StrCat(what, ".num_tokens"), next, absl::StrCat("must add up to ", tokens));
+  return absl::OkStatus();
+}
+
+absl::Status CheckTensor(DType dtype) {
+  if (dtype == DType::kF32 || dtype == DType::kBf16) return absl::OkStatus();
+  return Bad("parts.dtype", static_cast<uint64_t>(dtype), "must be F32 or BF16");
+}
+
+}  // namespace
+
+absl::Status CheckCarry(const DeviceOptions& options, CarrySlot carry, const RingView& ring) {
+  if (carry.value() >= options.carries) return Bad("carry", carry.value(), absl::StrCat("must be < ", options.carries));
+  const uint32_t ring_rows = options.geometry.state_len() + options.rollback_tokens;
+  if (ring.cursor >= ring_rows && ring.cursor != 0) {
+    return Bad("ring.cursor", ring.cursor, absl::StrCat("must be < ", ring_rows));
+  }
+  if (ring.valid > ring_rows) return Bad("ring.valid", ring.valid, absl::StrCat("must be <= ", ring_rows));
+  return absl::OkStatus();
+}
+
+absl::Status CheckPlan(const DeviceOptions& options, const BatchPlan& plan) {
+  const size_t layers = options.row_scales.size();
+  if (options.row_dtype == DType::kF8E4M3 && plan.layer.value() >= layers) {
+    return Bad("layer", plan.layer.value(), absl::StrCat("must be < ", layers));
+  }
+  if (plan.num_tokens > options.max_tokens) {
+    return Bad("num_tokens", plan.num_tokens, absl::StrCat("must be <= max_tokens = ", options.max_tokens));
+  }
+  const uint64_t rows = uint64_t{plan.num_tokens} * options.geometry.heads();
+  if (plan.gather.size() != rows) return Bad("gather.size", plan.gather.size(), absl::StrCat("must be ", rows));
+  for (const Fill& fill : plan.fills) {
+    if (fill.slot.value() >= options.arena_slots) return Bad("fill.slot", fill.slot.value(), "is past the arena");
+    if (fill.staging_row >= options.staging_rows) return Bad("fill.staging_row", fill.staging_row, "is past staging");
+  }
+  for (GatherIndex index : plan.gather) {
+    if (index.row() >= (index.in_staging() ? options.staging_rows : options.arena_slots)) {
+      return Bad(index.in_staging() ? "gather staging row" : "gather slot", index.row(), "is past the end");
+    }
+  }
+  if (plan.embeddings != nullptr) {
+    if (plan.segments.empty() && plan.parts.empty()) return absl::OkStatus();
+    return Bad("segments.size", plan.segments.size(), "must be 0 with embeddings");
+  }
+  PLEIAD_RETURN_IF_ERROR(CheckCover("segments", plan.segments, plan.num_tokens));
+  PLEIAD_RETURN_IF_ERROR(CheckCover("parts", plan.parts, plan.num_tokens));
+  for (const SegmentPlan& segment : plan.segments) {
+    if (segment.carry == kNoCarry) continue;
+    PLEIAD_RETURN_IF_ERROR(CheckCarry(options, segment.carry, segment.ring));
+    if (segment.num_tokens > options.rollback_tokens && !segment.ring_to_undo) {
+      return Bad("segment.num_tokens", segment.num_tokens, "needs ring_to_undo beyond rollback_tokens");
+    }
+  }
+  for (const TensorPart& part : plan.parts) {
+    PLEIAD_RETURN_IF_ERROR(CheckTensor(part.input_dtype));
+    PLEIAD_RETURN_IF_ERROR(CheckTensor(part.output_dtype));
+    if (part.num_tokens > 0 && part.output == nullptr) return Bad("parts.output", 0, "must not be null");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace pleiad
