@@ -13,7 +13,7 @@ class RealClock : public Clock {
             .count());
   }
 
-  void WaitUntil(CondVar* cv, Mutex* mutex, absl::Time deadline) override {
+  void WaitUntil(CondVar* cv, Mutex* mutex, absl::Time deadline) override ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
     if (deadline == absl::InfiniteFuture()) {
       cv->Wait(mutex);
       return;
