@@ -45,7 +45,7 @@ finish() {
   local line="$passed passed, $failed failed"
   [ $skipped -eq 0 ] || line+=", $skipped skipped"
   echo "$line"
-  [ $failed -eq 0 ]
+  [ $failed -eq 0 ] && [ $passed -gt 0 ]
   exit
 }
 
@@ -71,13 +71,14 @@ build() {
     command -v ld.lld > /dev/null && linker=(-DCMAKE_EXE_LINKER_FLAGS=-fuse-ld=lld)
   fi
   heading "$preset: build"
-  cmake --preset "$preset" "${launcher[@]}" "${linker[@]}" > "build-$preset.log" 2>&1 &&
-    "${wrap[@]}" cmake --build "build/$preset" -j "$jobs" > "build-$preset.log" 2>&1
+  local log=build/$preset.log
+  mkdir -p build
+  cmake --preset "$preset" "${launcher[@]}" "${linker[@]}" > "$log" 2>&1 &&
+    "${wrap[@]}" cmake --build "build/$preset" -j "$jobs" >> "$log" 2>&1
   built[$preset]=$?
   if [ "${built[$preset]}" -ne 0 ]; then
-    grep -E -A12 'error|FAILED' "build-$preset.log" | head -80
-    tail -n 20 "build-$preset.log"
-    fail "$preset: build"
+    grep -E -A12 '(error|Error)|FAILED' "$log" | head -n 80
+    fail "$preset: build (build/$preset.log)"
   fi
   return "${built[$preset]}"
 }
@@ -91,18 +92,18 @@ run_tests() {
   local junit=$root/build/$preset/junit.xml
   rm -f "$junit"
   "${wrap[@]}" ctest --test-dir "build/$preset" -j "$jobs" -LE "$labels" --no-tests=error --output-on-failure \
-    --progress --output-junit "$junit"
+    --output-junit "$junit"
   local rc=$?
-  # The first element carries the totals.
-  local head
-  head=$(grep -m1 -A8 '<testsuite ' "$junit" 2> /dev/null | tr '\n' ' ')
-  count() { sed -n "s/.* $1=\"\([0-9]*\)\".*/\1/p" <<< "${head%%>*}"; }
-  local total bad skip
-  total=$(count tests) bad=$(count failures) skip=$(($(count skipped) + $(count disabled)))
-  if [ -z "$total" ] || { [ $rc -ne 0 ] && [ "${bad:-0}" -eq 0 ]; }; then
-    fail "$preset: ctest ended with $rc"
+  # The attributes of the first element are the totals, one a line.
+  count() { grep -m1 -oP "^\t$1=\"\K[0-9]+" "$junit" 2> /dev/null || echo -1; }
+  local total bad skip disabled
+  total=$(count tests) bad=$(count failures) skip=$(count skipped) disabled=$(count disabled)
+  if [ "$total" -le 0 ] || [ "$bad" -lt 0 ] || [ "$skip" -lt 0 ] || [ "$disabled" -lt 0 ]; then
+    fail "$preset: ctest ended with $rc and without totals"
     return
   fi
+  [ $rc -eq 0 ] || [ "$bad" -gt 0 ] || fail "$preset: ctest ended with $rc"
+  skip=$((skip + disabled))
   passed=$((passed + total - bad - skip)) failed=$((failed + bad)) skipped=$((skipped + skip))
   while read -r name; do failures+=("$preset: $name"); done < <(
     sed -n 's/.*<testcase name="\([^"]*\)".*status="fail".*/\1/p' "$junit")
