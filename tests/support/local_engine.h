@@ -1,0 +1,59 @@
+// An engine over a checkpoint on the CPU, in process, with calls that wait for their answers.
+#pragma once
+
+#include <cstdint>
+#include <future>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/engine/engine.h"
+#include "core/model/checkpoint.h"
+
+namespace pleiad::testing {
+
+struct LocalEngineOptions {
+  uint32_t max_tokens = 256;
+  uint32_t max_sequences = 64;
+  uint32_t rollback_tokens = 8;
+  uint32_t threads = 2;
+  bool batch_invariant = false;
+  Clock* clock = nullptr;
+};
+
+// The output of one request, [tokens, C].
+struct StepAnswer {
+  StepResult result;
+  std::vector<float> output;
+};
+
+// Aborts on any failure to start: tests of failures do not go through here.
+class LocalEngine {
+ public:
+  LocalEngine(const std::string& checkpoint_dir, const LocalEngineOptions& options);
+
+  Engine& engine() { return *engine_; }
+  const ModelConfig& config() const { return engine_->model().config; }
+
+  SequenceId Open();
+  // `highway` [T, C] F32, T = sum of num_tokens; F32 output.
+  std::future<StepAnswer> Submit(StepRequest request, std::vector<float> highway);
+  // One segment of `sequence` at `layer`; as DELTA.
+  StepAnswer Step(SequenceId sequence, LayerIndex layer, std::vector<uint32_t> tokens, std::vector<float> highway,
+                  std::optional<Position> position = std::nullopt);
+  SnapshotResult Snapshot(SequenceId sequence, std::optional<LayerIndex> layer = std::nullopt);
+  Outcome Restore(SequenceId sequence, std::vector<CarryBlob> layers);
+  GetSequenceResult Get(SequenceId sequence);
+  bool Release(SequenceId sequence);
+
+ private:
+  std::unique_ptr<Checkpoint> checkpoint_;
+  std::unique_ptr<Engine> engine_;
+};
+
+// One segment; DELTA; the tensor is set by LocalEngine::Submit.
+StepRequest OneSegment(SequenceId sequence, LayerIndex layer, std::vector<uint32_t> tokens,
+                       std::optional<Position> position = std::nullopt);
+
+}  // namespace pleiad::testing
