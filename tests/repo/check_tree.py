@@ -56,7 +56,11 @@ CONSTRUCTS = [
 SOURCE = {".h", ".cc", ".cu", ".cuh", ".inc", ".cpp", ".c"}
 MAX_LINES = 400
 GENERATED = "pleiad/v1/"
-SUPPRESSION = re.compile(r"(race|deadlock|mutex|thread|signal|called_from_lib):lib(grpc|gpr|protobuf|absl|dnnl|gomp|prometheus|civetweb|cares|address_sorting|upb|re2|ssl|crypto)[\w+.\-]*$")
+SUPPRESSION = re.compile(
+    r"(race|deadlock|mutex|thread|signal|called_from_lib):"
+    r"(lib(grpc|gpr|protobuf|absl|dnnl|gomp|prometheus|civetweb|cares|address_sorting|upb|re2|ssl|crypto)[\w+.\-]*"
+    r"|/usr/include/absl/status/status\.h)$"
+)
 
 
 def without_comments(text):

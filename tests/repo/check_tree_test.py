@@ -116,8 +116,9 @@ class CheckTreeTest(unittest.TestCase):
         self.assert_breach("core/base/a.h", "int f();\n", "#pragma once")
 
     def test_suppressions_name_packaged_libraries(self):
-        self.assert_clean("tests/tsan.supp", "# why\nrace:libgrpc++.so.1.51\nrace:libabsl_\n")
+        self.assert_clean("tests/tsan.supp", "# why\nrace:libgrpc++.so.1.51\nrace:libabsl_\nrace:/usr/include/absl/status/status.h\n")
         self.assert_breach("tests/tsan.supp", "race:pleiad::Engine\n", "not a packaged library")
+        self.assert_breach("tests/tsan.supp", "race:/usr/include/absl/\n", "not a packaged library")
         self.assert_breach("tests/tsan.supp", "race:*\n", "not a packaged library")
 
 
