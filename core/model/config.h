@@ -29,12 +29,13 @@ struct ModelConfig {
   // The layer's place among the PLE layers; nullopt where it has no PLE.
   std::optional<LayerOrdinal> Ordinal(LayerIndex layer) const;
 
-  // Checks every bound. InvalidArgument naming the field, its value and the rule.
+  // Checks every bound. InvalidArgument naming the field, its value and the rule; FailedPrecondition without layers.
   absl::Status Validate() const;
 };
 
 // Parses the text of config.json; fields may be nested under `text_config`. `eos_override` replaces
-// eos_token_id, which may then be absent. Returns InvalidArgument naming the field, its value and the rule.
+// eos_token_id, which may then be absent. Returns InvalidArgument naming the field, its value and the rule;
+// FailedPrecondition where the config names no PLE layer.
 absl::StatusOr<ModelConfig> ParseModelConfig(std::string_view json,
                                              std::optional<uint32_t> eos_override = std::nullopt);
 

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "core/model/ngram_hasher.h"
 #include "core/model/safetensors.h"
 #include "tests/core/model/checkpoint_fixture.h"

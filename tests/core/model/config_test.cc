@@ -201,9 +201,8 @@ TEST(ConfigTest, B10_LayerIdsAreOneBasedSortedAndWithoutDuplicates) {
 }
 
 TEST(ConfigTest, B10_LayerIdsOutsideTheModelAreRefused) {
-  for (const json& ids : {json({0}), json({5}), json({2, 5}), json({-1}), json({2.0}), json({"2"}), json(2),
-                          json({{2}}), json({~uint64_t{0}})}) {
-    EXPECT_THAT(ParseWith("ple_layer_ids", ids), FailsWith(kInvalid, "ple_layer_ids is ")) << ids;
+  for (const char* ids : {"[0]", "[5]", "[2,5]", "[-1]", "[2.0]", "[\"2\"]", "2", "[[2]]", "[18446744073709551615]"}) {
+    EXPECT_THAT(ParseWith("ple_layer_ids", json::parse(ids)), FailsWith(kInvalid, "ple_layer_ids is ")) << ids;
   }
 }
 
