@@ -18,9 +18,14 @@ std::vector<double> Project(const std::vector<double>& x, const std::vector<uint
   for (size_t r = 0; r < rows; ++r) {
     for (size_t i = 0; i < columns; ++i) row[i] = Bf16Value(w[r * columns + i]);
     for (size_t t = 0; t < tokens; ++t) {
-      double lanes[8] = {};
-      for (size_t i = 0; i < columns; ++i) lanes[i % 8] += x[t * columns + i] * row[i];
+      const double* e = &x[t * columns];
       double sum = 0;
+      double lanes[8] = {};
+      size_t i = 0;
+      for (; i + 8 <= columns; i += 8) {
+        for (size_t j = 0; j < 8; ++j) lanes[j] += e[i + j] * row[i + j];
+      }
+      for (; i < columns; ++i) sum += e[i] * row[i];
       for (double lane : lanes) sum += lane;
       y[t * rows + r] = rounding == KvRounding::kBf16 ? RoundToBf16(sum) : sum;
     }

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <utility>
 
 #include "core/base/plan.h"
@@ -22,8 +23,11 @@ class CarryPool {
         ring_rows_(state_len + rollback_tokens),
         channels_(channels) {}
 
+  // The largest number where the product is larger still.
   static uint64_t Bytes(uint32_t carries, uint32_t state_len, uint32_t rollback_tokens, size_t channels) {
-    return uint64_t{carries} * (uint64_t{2} * state_len + rollback_tokens) * channels * sizeof(float);
+    const uint64_t carry = (uint64_t{2} * state_len + rollback_tokens) * channels * sizeof(float);
+    uint64_t bytes = 0;
+    return __builtin_mul_overflow(carry, carries, &bytes) ? std::numeric_limits<uint64_t>::max() : bytes;
   }
 
   uint32_t ring_rows() const { return ring_rows_; }

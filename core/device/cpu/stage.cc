@@ -12,7 +12,6 @@ namespace pleiad {
 Stage::Stage(const DeviceOptions& options, Isa isa, std::vector<LayerConstants> layers, ThreadPool& pool)
     : geometry_(options.geometry),
       rollback_tokens_(options.rollback_tokens),
-      max_tokens_(options.max_tokens),
       hidden_(options.geometry.hidden_size),
       channels_(options.geometry.channels()),
       kv_width_(channels_ + hidden_),

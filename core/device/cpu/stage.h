@@ -59,7 +59,6 @@ class Stage {
 
   const Geometry geometry_;
   const uint32_t rollback_tokens_;
-  const uint32_t max_tokens_;
   const size_t hidden_;    // H
   const size_t channels_;  // C
   const size_t kv_width_;  // C + H
