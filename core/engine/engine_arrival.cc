@@ -45,10 +45,9 @@ void EngineImpl::Admit(const OpPtr& op) {
   op->arrived = clock_->Now();
   live_.emplace(op->arrival, op);
   if (op->deadline == absl::InfiniteFuture()) return;
-  const bool earliest = deadlines_.empty() || op->deadline < deadlines_.begin()->first;
   op->timer = deadlines_.emplace(op->deadline, op);
   op->timed = true;
-  if (earliest) timer_cv_.NotifyOne();
+  WakeTimerBy(op->deadline);
 }
 
 StepId EngineImpl::Submit(StepRequest request, std::function<void(StepResult)> done) {

@@ -60,7 +60,7 @@ class EngineImpl : public Engine {
     Section(const Section&) = delete;
     Section& operator=(const Section&) = delete;
 
-    std::deque<OpPtr> to_begin;
+    std::vector<OpPtr> to_begin;
     std::vector<OpPtr> to_resolve;
     std::vector<std::unique_ptr<RowPlan>> trash;
 
@@ -128,6 +128,8 @@ class EngineImpl : public Engine {
   void LoseDevice(Section& section, const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Expire(Section& section) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Time NextWake() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Something is due at `due`.
+  void WakeTimerBy(absl::Time due) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // Constant after construction.
   const EngineOptions options_;
@@ -148,6 +150,7 @@ class EngineImpl : public Engine {
   uint64_t arrivals_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::flat_hash_map<uint64_t, OpPtr> live_ ABSL_GUARDED_BY(mutex_);  // by arrival
   std::multimap<absl::Time, OpPtr> deadlines_ ABSL_GUARDED_BY(mutex_);
+  absl::Time timer_wakes_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();  // by itself
   std::deque<OpPtr> carry_ops_ ABSL_GUARDED_BY(mutex_);  // snapshots and restores for the device thread
   std::deque<InFlight> in_flight_ ABSL_GUARDED_BY(mutex_);
   uint32_t device_work_ ABSL_GUARDED_BY(mutex_) = 0;  // taken by the device thread, not yet completed

@@ -59,14 +59,12 @@ void EngineImpl::Open(OpenRequest request, std::function<void(OpenResult)> done)
     } else {
       SequenceId id(ids_.Next());
       while (sequences_.Find(id) != nullptr) id = SequenceId(ids_.Next());
-      const bool first = sequences_.open() == 0;
       Sequence* sequence = sequences_.Open(id, request.client_key, clock_->Now());
       if (sequence == nullptr) {
         result = Refusal(Reason::kCarriesFull, "sequences", absl::StrCat(sequences_.open()),
                          absl::StrCat("at most ", options_.max_sequences,
                                       " (--max-sequences); release some or try another replica"));
       } else {
-        if (first) timer_cv_.NotifyOne();
         ++stats_.sequences_opened;
         result.sequence = id;
         if (!request.layers.empty()) {

@@ -40,9 +40,9 @@ Outcome OldEpoch(uint64_t epoch, uint64_t current) {
 EngineImpl::Section::Section(EngineImpl* engine) : engine_(engine) { engine_->mutex_.Lock(); }
 
 EngineImpl::Section::~Section() {
-  while (!to_begin.empty()) {
-    OpPtr op = std::move(to_begin.front());
-    to_begin.pop_front();
+  // Begin appends.
+  for (size_t i = 0; i < to_begin.size(); ++i) {
+    const OpPtr op = std::move(to_begin[i]);
     engine_->Begin(*this, op);
   }
   engine_->CheckIdle();

@@ -226,12 +226,17 @@ void EngineImpl::Expire(Section& section) {
 }
 
 absl::Time EngineImpl::NextWake() const {
-  absl::Time next = absl::InfiniteFuture();
-  if (!deadlines_.empty()) next = deadlines_.begin()->first;
+  // No sequence opened from now on is due earlier, so opening wakes nobody.
+  absl::Time next = clock_->Now() + options_.sequence_ttl;
+  if (!deadlines_.empty()) next = std::min(next, deadlines_.begin()->first);
   if (sequences_.in_use() > 0) {
     next = std::min(next, sequences_.by_use().front()->last_used + options_.sequence_ttl);
   }
   return next;
+}
+
+void EngineImpl::WakeTimerBy(absl::Time due) {
+  if (due < timer_wakes_) timer_cv_.NotifyOne();
 }
 
 void EngineImpl::TimerLoop() {
@@ -242,8 +247,9 @@ void EngineImpl::TimerLoop() {
     }
     MutexLock lock(&mutex_);
     if (exit_threads_) return;
-    const absl::Time next = NextWake();
-    if (next > clock_->Now()) clock_->WaitUntil(&timer_cv_, &mutex_, next);
+    timer_wakes_ = NextWake();
+    if (timer_wakes_ > clock_->Now()) clock_->WaitUntil(&timer_cv_, &mutex_, timer_wakes_);
+    timer_wakes_ = absl::InfinitePast();
   }
 }
 

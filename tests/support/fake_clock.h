@@ -21,10 +21,17 @@ class FakeClock : public Clock {
       MutexLock lock(&mutex_);
       if (now_ >= deadline) return;
       waiters_.insert({cv, mutex});
+      waiting_.NotifyAll();
     }
     cv->Wait(mutex);
     MutexLock lock(&mutex_);
     waiters_.erase(waiters_.find({cv, mutex}));
+  }
+
+  // Blocks until somebody waits for this clock.
+  void AwaitWaiter() {
+    MutexLock lock(&mutex_);
+    while (waiters_.empty()) waiting_.Wait(&mutex_);
   }
 
   // Moves the time and wakes every waiter.
@@ -43,6 +50,7 @@ class FakeClock : public Clock {
 
  private:
   mutable Mutex mutex_;
+  CondVar waiting_;
   absl::Time now_ ABSL_GUARDED_BY(mutex_) = absl::UnixEpoch();
   std::multiset<std::pair<CondVar*, Mutex*>> waiters_ ABSL_GUARDED_BY(mutex_);
 };
