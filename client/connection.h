@@ -92,4 +92,7 @@ class Connection {
 // InvalidArgument on bad options, else the last status of GetModel. `model` receives what the server serves.
 absl::StatusOr<std::shared_ptr<Connection>> ConnectGrpc(const ClientOptions& options, ModelInfo* model);
 
+// Health of a server that may still be loading: waits for an answer at most options.rpc_timeout.
+absl::StatusOr<HealthState> CheckHealth(const ClientOptions& options, const std::string& service);
+
 }  // namespace pleiad::client

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <chrono>
 #include <climits>
-#include <future>
 #include <memory>
 #include <thread>
 #include <utility>
@@ -98,8 +97,9 @@ class GrpcConnection final : public Connection {
       : options_(options), channel_(std::move(channel)), stub_(v1::Ple::NewStub(channel_)) {}
 
   ~GrpcConnection() override {
+    releases_.Shutdown();
     internal::MutexLock lock(&mutex_);
-    while (releases_ > 0) released_.Wait(&mutex_);
+    if (releaser_.joinable()) releaser_.join();
   }
 
   absl::StatusOr<ModelInfo> GetModel() override {
@@ -150,24 +150,14 @@ class GrpcConnection final : public Connection {
   }
 
   void ReleaseLater(SequenceId sequence, uint64_t epoch) override {
-    struct State {
-      grpc::ClientContext context;
-      v1::ReleaseRequest request;
-      v1::ReleaseResponse response;
-    };
-    auto state = std::make_shared<State>();
-    state->request = Named<v1::ReleaseRequest>(sequence, epoch);
-    state->context.set_deadline(absl::ToChronoTime(absl::Now() + options_.release_timeout));
+    auto* call = new ReleaseCall;
+    call->context.set_deadline(absl::ToChronoTime(absl::Now() + options_.release_timeout));
     {
       internal::MutexLock lock(&mutex_);
-      ++releases_;
+      if (!releaser_.joinable()) releaser_ = std::thread([this] { FinishReleases(); });
     }
-    State* raw = state.get();
-    stub_->async()->Release(&raw->context, &raw->request, &raw->response,
-                            [this, state = std::move(state)](const grpc::Status&) {
-                              internal::MutexLock lock(&mutex_);
-                              if (--releases_ == 0) released_.NotifyAll();
-                            });
+    call->reader = stub_->AsyncRelease(&call->context, Named<v1::ReleaseRequest>(sequence, epoch), &releases_);
+    call->reader->Finish(&call->response, &call->status, call);
   }
 
   absl::StatusOr<LookupResult> Lookup(const LookupQuery& query) override {
@@ -197,10 +187,15 @@ class GrpcConnection final : public Connection {
     google::protobuf::Int32Value response;
     grpc::ClientContext context;
     SetDeadline(&context);
-    std::promise<grpc::Status> done;
-    stub.UnaryCall(&context, "/grpc.health.v1.Health/Check", grpc::StubOptions(), &request, &response,
-                   [&done](grpc::Status status) { done.set_value(std::move(status)); });
-    if (absl::Status s = CallStatus(done.get_future().get(), context); !s.ok()) return s;
+    grpc::CompletionQueue queue;
+    grpc::Status status;
+    auto call = stub.PrepareUnaryCall(&context, "/grpc.health.v1.Health/Check", request, &queue);
+    call->StartCall();
+    call->Finish(&response, &status, nullptr);
+    void* tag = nullptr;
+    bool ok = false;
+    (void)queue.Next(&tag, &ok);
+    if (absl::Status s = CallStatus(status, context); !s.ok()) return s;
     if (response.value() == 1) return HealthState::kServing;
     return response.value() == 2 ? HealthState::kNotServing : HealthState::kUnknown;
   }
@@ -208,6 +203,20 @@ class GrpcConnection final : public Connection {
   std::unique_ptr<StepConnection> OpenStream() override { return std::make_unique<GrpcStepConnection>(stub_.get()); }
 
  private:
+  struct ReleaseCall {
+    grpc::ClientContext context;
+    v1::ReleaseResponse response;
+    grpc::Status status;
+    std::unique_ptr<grpc::ClientAsyncResponseReader<v1::ReleaseResponse>> reader;
+  };
+
+  // Until the queue is shut down and empty.
+  void FinishReleases() {
+    void* tag = nullptr;
+    bool ok = false;
+    while (releases_.Next(&tag, &ok)) delete static_cast<ReleaseCall*>(tag);
+  }
+
   template <typename Request>
   static Request Named(SequenceId sequence, uint64_t epoch) {
     Request request;
@@ -234,9 +243,11 @@ class GrpcConnection final : public Connection {
   const std::shared_ptr<grpc::Channel> channel_;
   const std::unique_ptr<v1::Ple::Stub> stub_;
 
+  // Releases under way. Not the callback API: its process-wide queue does not survive that the last channel goes and
+  // another comes (gRPC 1.51).
+  grpc::CompletionQueue releases_;
   internal::Mutex mutex_;
-  internal::CondVar released_;
-  int releases_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::thread releaser_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace
@@ -257,6 +268,11 @@ absl::StatusOr<std::shared_ptr<Connection>> ConnectGrpc(const ClientOptions& opt
     std::this_thread::sleep_for(absl::ToChronoMilliseconds(pause));
   }
   return std::make_shared<GrpcConnection>(options, MakeChannel(options.address, ReceiveBytes(*model)));
+}
+
+absl::StatusOr<HealthState> CheckHealth(const ClientOptions& options, const std::string& service) {
+  if (absl::Status s = options.Validate(); !s.ok()) return s;
+  return GrpcConnection(options, MakeChannel(options.address, 4 << 20)).Health(service);
 }
 
 }  // namespace pleiad::client

@@ -39,10 +39,15 @@ void FakePleServer::Restart() {
     server_->Shutdown(std::chrono::system_clock::now());
     server_->Wait();
   }
+  // gRPC 1.51 may abort when the last user of its process-wide callback queue goes and another comes at once; the
+  // health service is one. This one stays.
   grpc::EnableDefaultHealthCheckService(true);
+  static const grpc::Server* const keeper = grpc::ServerBuilder().BuildAndStart().release();
+  (void)keeper;
   grpc::ServerBuilder builder;
   int port = 0;
   builder.AddListeningPort(address_, grpc::InsecureServerCredentials(), &port);
+  builder.SetMaxReceiveMessageSize(-1);
   builder.RegisterService(this);
   server_ = builder.BuildAndStart();
   address_ = "127.0.0.1:" + std::to_string(port);
