@@ -21,13 +21,13 @@ struct LoadGroup {
 absl::StatusOr<LoadGroup> ParseLoadGroup(const std::string& text);
 
 struct BenchOptions {
-  LoadGroup load;
-  std::vector<LoadGroup> beside;  // run as long as `load` does, and are reported beside it
+  LoadGroup load = {};
+  std::vector<LoadGroup> beside = {};  // run as long as `load` does, and are reported beside it
   uint32_t sequences_per_request = 1;
   uint32_t steps = 100;  // measured, of each sequence of `load`
   uint32_t warmup = 10;  // steps before them that do not count
   uint32_t streams = 1;  // the groups are dealt over them in turn
-  std::optional<uint32_t> layer_index;
+  std::optional<uint32_t> layer_index = {};
   bool delta_bf16 = false;  // BF16 highway, DELTA output, instead of F32 and HIGHWAY
   uint32_t seed = 1;
 
@@ -35,7 +35,7 @@ struct BenchOptions {
 };
 
 struct LoadReport {
-  LoadGroup load;
+  LoadGroup load = {};
   uint64_t requests = 0;
   double seconds = 0;
   double tokens_per_second = 0;

@@ -14,10 +14,10 @@
 namespace pleiad::cli {
 
 struct ReplayOptions {
-  std::string prefix;                   // of the tensors' names
-  std::optional<uint32_t> layer_index;  // zero-based; absent: the model's only PLE layer
+  std::string prefix = {};                   // of the tensors' names
+  std::optional<uint32_t> layer_index = {};  // zero-based; absent: the model's only PLE layer
   // Tokens of each step; the last one repeats to the end of the trace. Empty: the trace's step_lengths, else one step.
-  std::vector<uint32_t> steps;
+  std::vector<uint32_t> steps = {};
   double bound = 3e-3;  // of the relative L2 of outputs and conv rows; ids and embeddings are exact
 };
 
