@@ -1,0 +1,61 @@
+// A closed load on a server: every sequence (or group of sequences that share their requests) has one step in flight.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "client/client.h"
+
+namespace pleiad::cli {
+
+struct LoadGroup {
+  uint32_t sequences = 64;
+  uint32_t tokens_per_step = 1;
+};
+
+// "N:T": N sequences that step T tokens at a time.
+absl::StatusOr<LoadGroup> ParseLoadGroup(const std::string& text);
+
+struct BenchOptions {
+  LoadGroup load = {};
+  std::vector<LoadGroup> beside = {};  // run as long as `load` does, and are reported beside it
+  uint32_t sequences_per_request = 1;
+  uint32_t steps = 100;  // measured, of each sequence of `load`
+  uint32_t warmup = 10;  // steps before them that do not count
+  uint32_t streams = 1;  // the groups are dealt over them in turn
+  std::optional<uint32_t> layer_index = {};
+  bool delta_bf16 = false;  // BF16 highway, DELTA output, instead of F32 and HIGHWAY
+  uint32_t seed = 1;
+
+  absl::Status Validate() const;
+};
+
+struct LoadReport {
+  LoadGroup load = {};
+  uint64_t requests = 0;
+  double seconds = 0;
+  double tokens_per_second = 0;
+  double p50_us = 0, p90_us = 0, p99_us = 0, max_us = 0;              // of a request, from submission to callback
+  double hit_rate = 0;                                                // hits / rows; 0 without rows
+  double mean_batch_tokens = 0;                                       // of the batches the requests ran in
+  double mean_queue_us = 0, mean_resolve_us = 0, mean_device_us = 0;  // as the server tells
+};
+
+struct BenchReport {
+  std::vector<LoadReport> loads;  // `load`, then `beside`
+};
+
+// The first failure of a step ends the run with its status.
+absl::StatusOr<BenchReport> RunBench(client::Client* client, const BenchOptions& options);
+
+// Nearest rank of `sorted`, 0 < p <= 100: the smallest value that p percent do not exceed. 0 when empty.
+double Percentile(const std::vector<double>& sorted, double p);
+
+std::string ReportJson(const BenchReport& report, const BenchOptions& options, const client::ModelInfo& model);
+std::string ReportTable(const BenchReport& report);
+
+}  // namespace pleiad::cli

@@ -1,0 +1,238 @@
+#include "client/cli/replay.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+
+namespace pleiad::cli {
+namespace {
+
+using client::Client;
+using client::ModelInfo;
+using client::OutputKind;
+using client::Sequence;
+using client::Step;
+using client::StepResult;
+using client::StepStream;
+
+constexpr uint64_t kConvTokens = 30;  // of `conv_after30`
+
+std::vector<float> ToFloats(const std::string& bytes) {
+  std::vector<float> values(bytes.size() / 4);
+  if (!values.empty()) std::memcpy(values.data(), bytes.data(), values.size() * 4);
+  return values;
+}
+
+std::vector<float> Bf16ToFloats(const std::string& bytes) {
+  std::vector<uint16_t> bits(bytes.size() / 2);
+  if (!bits.empty()) std::memcpy(bits.data(), bytes.data(), bits.size() * 2);
+  std::vector<float> values;
+  for (uint16_t b : bits) values.push_back(std::bit_cast<float>(uint32_t{b} << 16));
+  return values;
+}
+
+template <typename T>
+Comparison Exact(std::string tensor, std::string how, const std::vector<T>& seen, const std::vector<T>& expected) {
+  Comparison c{std::move(tensor), std::move(how), expected.size(), /*exact=*/true};
+  for (size_t i = 0; i < expected.size(); ++i) {
+    if (i >= seen.size() || !(seen[i] == expected[i])) c.difference += 1;
+  }
+  c.passed = c.difference == 0 && seen.size() == expected.size();
+  return c;
+}
+
+Comparison Close(std::string tensor, std::string how, const std::vector<float>& seen,
+                 const std::vector<float>& expected, double bound) {
+  Comparison c{std::move(tensor), std::move(how), expected.size()};
+  c.difference = seen.size() == expected.size() ? RelativeL2(seen, expected) : std::nan("");
+  c.bound = bound;
+  c.passed = c.difference <= bound;
+  return c;
+}
+
+class Replayer {
+ public:
+  Replayer(Client* client, const Trace& trace, const ReplayOptions& options)
+      : client_(client), trace_(trace), options_(options) {}
+
+  absl::StatusOr<std::vector<Comparison>> Run() {
+    if (absl::Status s = Load(); !s.ok()) return s;
+    if (absl::Status s = CompareLookup(); !s.ok()) return s;
+    if (absl::Status s = CompareOutputs(OutputKind::kDelta); !s.ok()) return s;
+    if (absl::Status s = CompareOutputs(OutputKind::kHighway); !s.ok()) return s;
+    if (absl::Status s = CompareConv(); !s.ok()) return s;
+    if (comparisons_.empty()) {
+      return absl::InvalidArgumentError(absl::StrCat("the trace has nothing to compare under ", options_.prefix));
+    }
+    return std::move(comparisons_);
+  }
+
+ private:
+  std::string Name(const char* tensor) const { return absl::StrCat(options_.prefix, ".", tensor); }
+
+  absl::Status Load() {
+    absl::StatusOr<std::vector<uint32_t>> tokens = trace_.I32(Name("tokens"));
+    if (!tokens.ok()) return tokens.status();
+    tokens_ = *std::move(tokens);
+    absl::StatusOr<std::vector<float>> highway = trace_.F32(Name("highway_in"), tokens_.size());
+    if (!highway.ok()) return highway.status();
+    highway_ = *std::move(highway);
+    channels_ = client_->model().channels;
+    if (highway_.size() != tokens_.size() * channels_) {
+      return absl::InvalidArgumentError(absl::StrCat(Name("highway_in"), ": ", highway_.size(), " values for ",
+                                                     tokens_.size(), " tokens of ", channels_, " channels"));
+    }
+    steps_ = options_.steps;
+    if (steps_.empty() && trace_.Has(Name("step_lengths"))) {
+      absl::StatusOr<std::vector<uint32_t>> lengths = trace_.I32(Name("step_lengths"));
+      if (!lengths.ok()) return lengths.status();
+      steps_ = *std::move(lengths);
+    }
+    if (steps_.empty()) steps_ = {static_cast<uint32_t>(tokens_.size())};
+    if (std::count(steps_.begin(), steps_.end(), 0u) > 0) return absl::InvalidArgumentError("a step of 0 tokens");
+    stream_ = *client_->OpenStream();
+    return absl::OkStatus();
+  }
+
+  absl::Status CompareLookup() {
+    const bool ids = trace_.Has(Name("ngram_ids")), embeddings = trace_.Has(Name("embeddings"));
+    if (!ids && !embeddings) return absl::OkStatus();
+    client::LookupQuery query;
+    query.layer_index = options_.layer_index;
+    query.segments.push_back({static_cast<uint32_t>(tokens_.size()), {}});
+    query.token_ids = tokens_;
+    query.want_row_ids = ids;
+    query.want_embeddings = embeddings;
+    const absl::StatusOr<client::LookupResult> seen = client_->Lookup(query);
+    if (!seen.ok()) return seen.status();
+    if (ids) {
+      const absl::StatusOr<std::vector<uint64_t>> expected = trace_.I64(Name("ngram_ids"), tokens_.size());
+      if (!expected.ok()) return expected.status();
+      comparisons_.push_back(Exact("ngram_ids", "Lookup", seen->row_ids, *expected));
+    }
+    if (embeddings) {
+      const absl::StatusOr<std::vector<float>> expected = trace_.F32(Name("embeddings"), tokens_.size());
+      if (!expected.ok()) return expected.status();
+      comparisons_.push_back(Exact("embeddings", "Lookup", Bf16ToFloats(seen->embeddings), *expected));
+    }
+    return absl::OkStatus();
+  }
+
+  // The first `count` tokens in their steps; what comes back, joined.
+  absl::StatusOr<std::vector<float>> Feed(const Sequence& sequence, OutputKind kind, uint64_t count) {
+    std::vector<float> outputs;
+    size_t next = 0;
+    for (uint64_t done = 0; done < count;) {
+      const uint64_t length = std::min<uint64_t>(steps_[std::min(next++, steps_.size() - 1)], count - done);
+      Step step;
+      step.layer_index = options_.layer_index;
+      step.segments.push_back({&sequence, static_cast<uint32_t>(length)});
+      step.token_ids.assign(tokens_.begin() + static_cast<ptrdiff_t>(done),
+                            tokens_.begin() + static_cast<ptrdiff_t>(done + length));
+      step.highway.data =
+          absl::MakeConstSpan(reinterpret_cast<const std::byte*>(&highway_[done * channels_]), length * channels_ * 4);
+      step.output_kind = kind;
+      absl::StatusOr<StepResult> result = stream_->Run(std::move(step));
+      if (!result.ok()) return result.status();
+      const std::vector<float> output = ToFloats(result->output);
+      outputs.insert(outputs.end(), output.begin(), output.end());
+      done += length;
+    }
+    return outputs;
+  }
+
+  absl::Status CompareOutputs(OutputKind kind) {
+    const bool delta = trace_.Has(Name("ple_out")), highway = trace_.Has(Name("highway_out"));
+    if (!delta && !(highway && kind == OutputKind::kHighway)) return absl::OkStatus();
+    const absl::StatusOr<Sequence> sequence = client_->OpenSequence({.label = "pleiad run"});
+    if (!sequence.ok()) return sequence.status();
+    absl::StatusOr<std::vector<float>> seen = Feed(*sequence, kind, tokens_.size());
+    if (!seen.ok()) return seen.status();
+    if (highway && kind == OutputKind::kHighway) {
+      const absl::StatusOr<std::vector<float>> expected = trace_.F32(Name("highway_out"), tokens_.size());
+      if (!expected.ok()) return expected.status();
+      comparisons_.push_back(Close("highway_out", "HIGHWAY", *seen, *expected, options_.bound));
+    }
+    if (!delta) return absl::OkStatus();
+    const absl::StatusOr<std::vector<float>> expected = trace_.F32(Name("ple_out"), tokens_.size());
+    if (!expected.ok()) return expected.status();
+    if (kind == OutputKind::kHighway) {
+      for (size_t i = 0; i < std::min(seen->size(), highway_.size()); ++i) (*seen)[i] -= highway_[i];
+    }
+    comparisons_.push_back(
+        Close("ple_out", kind == OutputKind::kDelta ? "DELTA" : "HIGHWAY - input", *seen, *expected, options_.bound));
+    return absl::OkStatus();
+  }
+
+  absl::Status CompareConv() {
+    if (!trace_.Has(Name("conv_after30")) || tokens_.size() < kConvTokens) return absl::OkStatus();
+    const ModelInfo& model = client_->model();
+    const absl::StatusOr<std::vector<float>> expected = trace_.F32(Name("conv_after30"), model.state_len);
+    if (!expected.ok()) return expected.status();
+    absl::StatusOr<Sequence> sequence = client_->OpenSequence({.label = "pleiad run"});
+    if (!sequence.ok()) return sequence.status();
+    absl::StatusOr<std::vector<float>> fed = Feed(*sequence, OutputKind::kDelta, kConvTokens);
+    if (!fed.ok()) return fed.status();
+    const uint32_t layer = options_.layer_index.value_or(model.layers.empty() ? 0 : model.layers[0].layer_index);
+    const absl::StatusOr<client::SequenceSnapshot> snapshot = sequence->Snapshot(layer);
+    if (!snapshot.ok()) return snapshot.status();
+    const size_t rows = size_t{model.state_len} * channels_ * 4;
+    if (snapshot->layers.size() != 1 || snapshot->layers[0].aux.size() < rows) {
+      return absl::InternalError("the snapshot is shorter than its conv rows");
+    }
+    const std::string& aux = snapshot->layers[0].aux;
+    comparisons_.push_back(
+        Close("conv_after30", "Snapshot", ToFloats(aux.substr(aux.size() - rows)), *expected, options_.bound));
+    return absl::OkStatus();
+  }
+
+  Client* const client_;
+  const Trace& trace_;
+  const ReplayOptions& options_;
+  std::vector<uint32_t> tokens_;
+  std::vector<float> highway_;
+  std::vector<uint32_t> steps_;
+  size_t channels_ = 0;
+  std::unique_ptr<StepStream> stream_;
+  std::vector<Comparison> comparisons_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::vector<Comparison>> Replay(Client* client, const Trace& trace, const ReplayOptions& options) {
+  return Replayer(client, trace, options).Run();
+}
+
+bool AllPassed(const std::vector<Comparison>& comparisons) {
+  return std::all_of(comparisons.begin(), comparisons.end(), [](const Comparison& c) { return c.passed; });
+}
+
+void PrintTable(const std::vector<Comparison>& comparisons, std::ostream& out) {
+  out << absl::StreamFormat("%-14s %-16s %10s  %-22s %-10s %s\n", "tensor", "through", "values", "difference", "bound",
+                            "");
+  for (const Comparison& c : comparisons) {
+    const std::string difference = c.exact ? absl::StrFormat("%.0f values differ", c.difference)
+                                           : absl::StrFormat("%.3e relative L2", c.difference);
+    const std::string bound = c.exact ? "exact" : absl::StrFormat("%.1e", c.bound);
+    out << absl::StreamFormat("%-14s %-16s %10d  %-22s %-10s %s\n", c.tensor, c.how, c.values, difference, bound,
+                              c.passed ? "ok" : "FAILED");
+  }
+}
+
+double RelativeL2(const std::vector<float>& a, const std::vector<float>& b) {
+  double difference = 0, norm = 0;
+  for (size_t i = 0; i < b.size(); ++i) {
+    const double d = static_cast<double>(a[i]) - b[i];
+    difference += d * d;
+    norm += static_cast<double>(b[i]) * b[i];
+  }
+  return norm > 0 ? std::sqrt(difference / norm) : std::sqrt(difference + norm);
+}
+
+}  // namespace pleiad::cli

@@ -1,0 +1,56 @@
+#include "client/client.h"
+
+#include <utility>
+
+#include "client/connection.h"
+#include "client/internal/sequence_state.h"
+
+namespace pleiad::client {
+
+Client::Client(std::shared_ptr<Connection> connection, ModelInfo model)
+    : connection_(std::move(connection)), model_(std::make_shared<const ModelInfo>(std::move(model))) {}
+
+absl::StatusOr<Client> Client::Connect(const ClientOptions& options) {
+  ModelInfo model;
+  absl::StatusOr<std::shared_ptr<Connection>> connection = ConnectGrpc(options, &model);
+  if (!connection.ok()) return connection.status();
+  return Client(*std::move(connection), std::move(model));
+}
+
+absl::StatusOr<Client> Client::Over(std::shared_ptr<Connection> connection) {
+  absl::StatusOr<ModelInfo> model = connection->GetModel();
+  if (!model.ok()) return model.status();
+  return Client(std::move(connection), *std::move(model));
+}
+
+absl::StatusOr<Sequence> Client::OpenSequence(const OpenOptions& options) {
+  absl::StatusOr<OpenResult> opened = connection_->Open(options);
+  if (!opened.ok()) return opened.status();
+  if (opened->existing) {
+    absl::StatusOr<Sequence> attached = Attach(opened->sequence);
+    if (attached.ok()) attached->fresh_ = false;
+    return attached;
+  }
+  auto state = std::make_shared<internal::SequenceState>(connection_, opened->sequence, 0);
+  for (const LayerAux& layer : options.layers) state->set_carry(layer.layer_index, {layer.position.value_or(0)});
+  return Sequence(std::move(state), /*fresh=*/true);
+}
+
+absl::StatusOr<Sequence> Client::Attach(SequenceId id) {
+  absl::StatusOr<SequenceStatus> status = connection_->GetSequence(id, 0);
+  if (!status.ok()) return status.status();
+  auto state = std::make_shared<internal::SequenceState>(connection_, id, status->epoch);
+  for (const SequenceLayer& layer : status->layers) state->set_carry(layer.layer_index, {layer.position});
+  return Sequence(std::move(state), /*fresh=*/false);
+}
+
+absl::StatusOr<LookupResult> Client::Lookup(const LookupQuery& query) { return connection_->Lookup(query); }
+
+absl::StatusOr<HealthState> Client::Health(const std::string& service) { return connection_->Health(service); }
+
+absl::StatusOr<std::unique_ptr<StepStream>> Client::OpenStream(const StreamOptions& options) {
+  if (absl::Status s = options.Validate(); !s.ok()) return s;
+  return StepStream::Create(connection_, model_, options);
+}
+
+}  // namespace pleiad::client

@@ -1,0 +1,278 @@
+#include <google/protobuf/wrappers.pb.h>
+#include <grpcpp/generic/generic_stub.h>
+#include <grpcpp/grpcpp.h>
+
+#include <algorithm>
+#include <chrono>
+#include <climits>
+#include <memory>
+#include <thread>
+#include <utility>
+
+#include "client/connection.h"
+#include "client/internal/convert.h"
+#include "client/internal/mutex.h"
+#include "pleiad/v1/ple.grpc.pb.h"
+
+namespace pleiad::client {
+namespace {
+
+using internal::ToReply;
+using internal::ToStatus;
+using internal::ToWire;
+
+absl::Status CallStatus(const grpc::Status& status, const grpc::ClientContext& context) {
+  if (status.ok()) return absl::OkStatus();
+  const auto& trailers = context.GetServerTrailingMetadata();
+  const auto it = trailers.find(internal::kStatusMetadata);
+  return ToStatus(status, it == trailers.end() ? std::string() : std::string(it->second.data(), it->second.size()));
+}
+
+std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address, int receive_bytes) {
+  grpc::ChannelArguments args;
+  args.SetMaxReceiveMessageSize(receive_bytes);
+  args.SetMaxSendMessageSize(-1);
+  // A broken connection is tried again at once; pauses are the caller's.
+  args.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 50);
+  args.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 50);
+  args.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
+  // A connection of its own, whatever other clients of this process do.
+  args.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), args);
+}
+
+// The largest answer of Forward, Lookup and Snapshot, with room for what surrounds it.
+int ReceiveBytes(const ModelInfo& model) {
+  uint64_t snapshot = 0;
+  for (const LayerInfo& layer : model.layers) snapshot += layer.aux_bytes + 64;
+  const uint64_t lookup =
+      uint64_t{model.max_tokens} * (uint64_t{10} * model.heads() + uint64_t{2} * model.ple_embed_dim);
+  const uint64_t forward = 2 * model.max_message_bytes;
+  return static_cast<int>(std::min<uint64_t>(std::max({snapshot, lookup, forward}) + (64 << 10), INT_MAX));
+}
+
+class GrpcStepConnection final : public StepConnection {
+ public:
+  explicit GrpcStepConnection(v1::Ple::Stub* stub) : stream_(stub->ForwardStream(&context_)) {}
+  ~GrpcStepConnection() override {
+    if (finished_) return;
+    context_.TryCancel();
+    v1::ForwardResponse ignored;
+    while (stream_->Read(&ignored)) {
+    }
+    (void)stream_->Finish();
+  }
+
+  bool Write(const WireStep& step) override {
+    request_.Clear();
+    ToWire(step, &request_);
+    return stream_->Write(request_);
+  }
+
+  std::optional<WireReply> Read() override {
+    response_.Clear();
+    if (!stream_->Read(&response_)) return std::nullopt;
+    return ToReply(&response_);
+  }
+
+  void Cancel() override { context_.TryCancel(); }
+
+  absl::Status Finish() override {
+    finished_ = true;
+    const grpc::Status status = stream_->Finish();
+    return CallStatus(status, context_);
+  }
+
+ private:
+  grpc::ClientContext context_;
+  std::unique_ptr<grpc::ClientReaderWriter<v1::ForwardRequest, v1::ForwardResponse>> stream_;
+  v1::ForwardRequest request_;    // of the writing thread
+  v1::ForwardResponse response_;  // of the reading thread
+  bool finished_ = false;         // of the reading thread
+};
+
+class GrpcConnection final : public Connection {
+ public:
+  GrpcConnection(const ClientOptions& options, std::shared_ptr<grpc::Channel> channel)
+      : options_(options), channel_(std::move(channel)), stub_(v1::Ple::NewStub(channel_)) {}
+
+  ~GrpcConnection() override {
+    releases_.Shutdown();
+    internal::MutexLock lock(&mutex_);
+    if (releaser_.joinable()) releaser_.join();
+  }
+
+  absl::StatusOr<ModelInfo> GetModel() override {
+    v1::GetModelResponse response;
+    if (absl::Status s = Call(&v1::Ple::Stub::GetModel, v1::GetModelRequest(), &response); !s.ok()) return s;
+    return internal::ToModelInfo(response);
+  }
+
+  absl::StatusOr<OpenResult> Open(const OpenOptions& options) override {
+    v1::OpenSequenceRequest request;
+    ToWire(options, &request);
+    v1::OpenSequenceResponse response;
+    if (absl::Status s = Call(&v1::Ple::Stub::OpenSequence, request, &response); !s.ok()) return s;
+    return OpenResult{SequenceId{response.sequence_id()}, response.existing()};
+  }
+
+  absl::StatusOr<SequenceStatus> GetSequence(SequenceId sequence, uint64_t epoch) override {
+    v1::GetSequenceRequest request = Named<v1::GetSequenceRequest>(sequence, epoch);
+    v1::GetSequenceResponse response;
+    if (absl::Status s = Call(&v1::Ple::Stub::GetSequence, request, &response); !s.ok()) return s;
+    return internal::ToSequenceStatus(response);
+  }
+
+  absl::StatusOr<SequenceSnapshot> Snapshot(SequenceId sequence, uint64_t epoch,
+                                            std::optional<uint32_t> layer_index) override {
+    v1::SnapshotRequest request = Named<v1::SnapshotRequest>(sequence, epoch);
+    if (layer_index.has_value()) request.set_layer_index(*layer_index);
+    v1::SnapshotResponse response;
+    if (absl::Status s = Call(&v1::Ple::Stub::Snapshot, request, &response); !s.ok()) return s;
+    SequenceSnapshot snapshot{response.model_id(), {}};
+    for (v1::LayerAux& layer : *response.mutable_layers()) snapshot.layers.push_back(internal::ToLayerAux(&layer));
+    return snapshot;
+  }
+
+  absl::Status Restore(SequenceId sequence, uint64_t epoch, const SequenceSnapshot& snapshot) override {
+    v1::RestoreRequest request = Named<v1::RestoreRequest>(sequence, epoch);
+    request.set_model_id(snapshot.model_id);
+    for (const LayerAux& layer : snapshot.layers) ToWire(layer, request.add_layers());
+    v1::RestoreResponse response;
+    return Call(&v1::Ple::Stub::Restore, request, &response);
+  }
+
+  absl::StatusOr<bool> Release(SequenceId sequence, uint64_t epoch) override {
+    v1::ReleaseResponse response;
+    const auto request = Named<v1::ReleaseRequest>(sequence, epoch);
+    if (absl::Status s = Call(&v1::Ple::Stub::Release, request, &response); !s.ok()) return s;
+    return response.released();
+  }
+
+  void ReleaseLater(SequenceId sequence, uint64_t epoch) override {
+    auto* call = new ReleaseCall;
+    call->context.set_deadline(absl::ToChronoTime(absl::Now() + options_.release_timeout));
+    {
+      internal::MutexLock lock(&mutex_);
+      if (!releaser_.joinable()) releaser_ = std::thread([this] { FinishReleases(); });
+    }
+    call->reader = stub_->AsyncRelease(&call->context, Named<v1::ReleaseRequest>(sequence, epoch), &releases_);
+    call->reader->Finish(&call->response, &call->status, call);
+  }
+
+  absl::StatusOr<LookupResult> Lookup(const LookupQuery& query) override {
+    v1::LookupRequest request;
+    ToWire(query, &request);
+    v1::LookupResponse response;
+    if (absl::Status s = Call(&v1::Ple::Stub::Lookup, request, &response); !s.ok()) return s;
+    LookupResult result;
+    result.row_ids.assign(response.row_ids().begin(), response.row_ids().end());
+    result.embeddings = std::move(*response.mutable_embeddings()->mutable_data());
+    return result;
+  }
+
+  absl::StatusOr<StepResult> Forward(const WireStep& step) override {
+    v1::ForwardRequest request;
+    ToWire(step, &request);
+    v1::ForwardResponse response;
+    if (absl::Status s = Call(&v1::Ple::Stub::Forward, request, &response); !s.ok()) return s;
+    return ToReply(&response).result;
+  }
+
+  absl::StatusOr<HealthState> Health(const std::string& service) override {
+    // grpc.health.v1's messages, by their wire form: a string field 1, an enum field 1.
+    grpc::TemplatedGenericStub<google::protobuf::StringValue, google::protobuf::Int32Value> stub(channel_);
+    google::protobuf::StringValue request;
+    request.set_value(service);
+    google::protobuf::Int32Value response;
+    grpc::ClientContext context;
+    SetDeadline(&context);
+    grpc::CompletionQueue queue;
+    grpc::Status status;
+    auto call = stub.PrepareUnaryCall(&context, "/grpc.health.v1.Health/Check", request, &queue);
+    call->StartCall();
+    call->Finish(&response, &status, nullptr);
+    void* tag = nullptr;
+    bool ok = false;
+    (void)queue.Next(&tag, &ok);
+    if (absl::Status s = CallStatus(status, context); !s.ok()) return s;
+    if (response.value() == 1) return HealthState::kServing;
+    return response.value() == 2 ? HealthState::kNotServing : HealthState::kUnknown;
+  }
+
+  std::unique_ptr<StepConnection> OpenStream() override { return std::make_unique<GrpcStepConnection>(stub_.get()); }
+
+ private:
+  struct ReleaseCall {
+    grpc::ClientContext context;
+    v1::ReleaseResponse response;
+    grpc::Status status;
+    std::unique_ptr<grpc::ClientAsyncResponseReader<v1::ReleaseResponse>> reader;
+  };
+
+  // Until the queue is shut down and empty.
+  void FinishReleases() {
+    void* tag = nullptr;
+    bool ok = false;
+    while (releases_.Next(&tag, &ok)) delete static_cast<ReleaseCall*>(tag);
+  }
+
+  template <typename Request>
+  static Request Named(SequenceId sequence, uint64_t epoch) {
+    Request request;
+    request.set_sequence_id(static_cast<uint64_t>(sequence));
+    request.set_epoch(epoch);
+    return request;
+  }
+
+  void SetDeadline(grpc::ClientContext* context) const {
+    if (options_.rpc_timeout == absl::InfiniteDuration()) return;
+    context->set_deadline(absl::ToChronoTime(absl::Now() + options_.rpc_timeout));
+  }
+
+  template <typename Request, typename Response>
+  absl::Status Call(grpc::Status (v1::Ple::Stub::*method)(grpc::ClientContext*, const Request&, Response*),
+                    const Request& request, Response* response) {
+    grpc::ClientContext context;
+    SetDeadline(&context);
+    const grpc::Status status = (stub_.get()->*method)(&context, request, response);
+    return CallStatus(status, context);
+  }
+
+  const ClientOptions options_;
+  const std::shared_ptr<grpc::Channel> channel_;
+  const std::unique_ptr<v1::Ple::Stub> stub_;
+
+  // Releases under way. Not the callback API: its process-wide queue does not survive that the last channel goes and
+  // another comes (gRPC 1.51).
+  grpc::CompletionQueue releases_;
+  internal::Mutex mutex_;
+  std::thread releaser_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<Connection>> ConnectGrpc(const ClientOptions& options, ModelInfo* model) {
+  if (absl::Status s = options.Validate(); !s.ok()) return s;
+  const absl::Time deadline = absl::Now() + options.connect_timeout;
+  ClientOptions probe_options = options;
+  probe_options.rpc_timeout = std::min(options.rpc_timeout, options.connect_timeout);
+  GrpcConnection probe(probe_options, MakeChannel(options.address, 4 << 20));
+  for (absl::Duration pause = absl::Milliseconds(20);; pause = std::min(2 * pause, absl::Seconds(1))) {
+    absl::StatusOr<ModelInfo> info = probe.GetModel();
+    if (info.ok()) {
+      *model = *std::move(info);
+      break;
+    }
+    if (!absl::IsUnavailable(info.status()) || absl::Now() + pause > deadline) return info.status();
+    std::this_thread::sleep_for(absl::ToChronoMilliseconds(pause));
+  }
+  return std::make_shared<GrpcConnection>(options, MakeChannel(options.address, ReceiveBytes(*model)));
+}
+
+absl::StatusOr<HealthState> CheckHealth(const ClientOptions& options, const std::string& service) {
+  if (absl::Status s = options.Validate(); !s.ok()) return s;
+  return GrpcConnection(options, MakeChannel(options.address, 4 << 20)).Health(service);
+}
+
+}  // namespace pleiad::client

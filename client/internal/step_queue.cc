@@ -1,0 +1,303 @@
+#include "client/internal/step_queue.h"
+
+#include <algorithm>
+#include <atomic>
+#include <limits>
+#include <set>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "client/error_info.h"
+#include "client/sequence.h"
+
+namespace pleiad::client::internal {
+
+struct StepQueue::Lane {
+  struct Item {
+    EntryPtr entry;
+    uint64_t start = 0;
+    uint64_t end = 0;
+    bool rewinds = false;  // starts before an end the carry may stand at, and adds tokens; known when admitted
+  };
+  LaneKey key;
+  std::deque<Item> items;  // unanswered, in order
+  size_t admitted = 0;     // of them, from the front
+  uint64_t next = 0;       // end of the last step submitted
+};
+
+namespace {
+
+constexpr uint64_t kMessageOverhead = 1 << 10;  // of a request besides its tensor, token ids and segments
+
+absl::Status Refuse(absl::StatusCode code, std::string message, ErrorDetail detail) {
+  return WithDetail(absl::Status(code, message), detail);
+}
+
+uint64_t NextStreamId() {
+  static std::atomic<uint64_t> next{1};
+  return next.fetch_add(1, std::memory_order_relaxed);
+}
+
+uint32_t TimeoutMs(absl::Duration timeout) {
+  if (timeout == absl::InfiniteDuration()) return 0;
+  const int64_t ms = absl::ToInt64Milliseconds(timeout);
+  return static_cast<uint32_t>(std::clamp<int64_t>(ms, 1, std::numeric_limits<uint32_t>::max()));
+}
+
+}  // namespace
+
+StepQueue::StepQueue(const ModelInfo& model) : model_(model), stream_id_(NextStreamId()) {}
+StepQueue::~StepQueue() = default;
+
+absl::Status StepQueue::Prepare(const Step& step, WireStep* wire) const {
+  wire->layer_index = step.layer_index;
+  if (!wire->layer_index.has_value()) {
+    if (model_.layers.size() != 1) {
+      return Refuse(absl::StatusCode::kInvalidArgument,
+                    absl::StrCat("layer_index is absent: the model has ", model_.layers.size(), " PLE layers"),
+                    {.reason = Reason::kLayerUnknown, .field = "layer_index"});
+    }
+    wire->layer_index = model_.layers[0].layer_index;
+  }
+  std::set<const Sequence*> named;
+  for (uint32_t i = 0; i < step.segments.size(); ++i) {
+    const Sequence* sequence = step.segments[i].sequence;
+    if (sequence == nullptr) continue;
+    if (sequence->state_ == nullptr) {
+      return Refuse(absl::StatusCode::kFailedPrecondition,
+                    absl::StrCat("segments[", i, "].sequence names no sequence: it was moved from or released"),
+                    {.reason = Reason::kSequenceUnknown, .segment = i, .field = "sequence"});
+    }
+    if (!named.insert(sequence).second) {
+      return Refuse(absl::StatusCode::kInvalidArgument,
+                    absl::StrCat("segments[", i, "].sequence appears twice: a step takes a sequence once"),
+                    {.reason = Reason::kDuplicateSequence, .segment = i, .field = "sequence"});
+    }
+  }
+  const uint64_t bytes = step.highway.data.size() + uint64_t{5} * step.token_ids.size() +
+                         uint64_t{32} * step.segments.size() + kMessageOverhead;
+  // Beyond twice the limit gRPC ends the stream, and with it the steps of others; below, the server judges.
+  if (bytes > 2 * model_.max_message_bytes) {
+    return Refuse(absl::StatusCode::kInvalidArgument,
+                  absl::StrCat("step of ", bytes, " bytes: the server takes max_message_bytes = ",
+                               model_.max_message_bytes, " (--max-tokens ", model_.max_tokens, ")"),
+                  {.reason = Reason::kTooManyTokens,
+                   .field = "highway",
+                   .value = absl::StrCat(bytes),
+                   .limit = absl::StrCat(model_.max_message_bytes)});
+  }
+  return absl::OkStatus();
+}
+
+void StepQueue::JoinLanes(const Step& step, Entry* entry) {
+  std::set<SequenceState*> joined;
+  for (uint32_t i = 0; i < step.segments.size(); ++i) {
+    const StepSegment& segment = step.segments[i];
+    WireSegment& wire = entry->wire.segments.emplace_back();
+    wire.num_tokens = segment.num_tokens;
+    wire.fresh = segment.fresh;
+    wire.position = segment.position;
+    if (segment.sequence == nullptr || segment.sequence->state_ == nullptr) continue;
+    const std::shared_ptr<SequenceState>& sequence = segment.sequence->state_;
+    wire.sequence = sequence->id();
+    if (!joined.insert(sequence.get()).second) continue;
+    if (sequence->JoinStream(stream_id_) && sequence->epoch() >= std::max(epoch_, wanted_epoch_)) {
+      wanted_epoch_ = sequence->epoch() + 1;
+    }
+
+    const LaneKey key(sequence.get(), *entry->wire.layer_index);
+    std::unique_ptr<Lane>& lane = lanes_[key];
+    if (lane == nullptr) {
+      lane = std::make_unique<Lane>();
+      lane->key = key;
+      lane->next = sequence->carry(key.second).position;
+    }
+    Entry::Place place{sequence, lane.get(), i};
+    place.names_start = segment.fresh || segment.position.has_value();
+    place.start = segment.position.value_or(segment.fresh ? 0 : lane->next);
+    place.end = place.start + segment.num_tokens;
+    wire.position = place.start;
+    if (entry->moves() && !entry->doom.has_value()) lane->next = place.end;
+    entry->places.push_back(std::move(place));
+  }
+}
+
+void StepQueue::Add(Step step, StepCallback done) {
+  auto entry = std::make_shared<Entry>();
+  entry->done = std::move(done);
+  WireStep& wire = entry->wire;
+  wire.request_id = next_request_id_++;
+  wire.mode = step.mode;
+  absl::Status prepared = Prepare(step, &wire);
+  if (!prepared.ok()) entry->doom = std::move(prepared);
+  if (wire.layer_index.has_value()) JoinLanes(step, entry.get());
+  wire.token_ids = std::move(step.token_ids);
+  wire.highway = step.highway;
+  wire.output_kind = step.output_kind;
+  wire.output_dtype = step.output_dtype;
+  wire.timeout_ms = TimeoutMs(step.timeout);
+
+  entries_.emplace(wire.request_id, entry);
+  std::vector<Lane*> lanes;
+  for (const Entry::Place& place : entry->places) {
+    place.lane->items.push_back({entry, place.start, place.end});
+    lanes.push_back(place.lane);
+  }
+  if (!lanes.empty()) {
+    Advance(std::move(lanes));
+  } else if (entry->doom.has_value()) {
+    (void)Complete(entry, *entry->doom);
+  } else {
+    entry->admitted = true;
+    ++admitted_;
+    ready_.push_back(std::move(entry));
+  }
+}
+
+bool StepQueue::Admissible(const Entry& entry) const {
+  if (entry.doom.has_value() || wanted_epoch_ > epoch_) return false;
+  for (const Entry::Place& place : entry.places) {
+    const Lane& lane = *place.lane;
+    if (lane.items[lane.admitted].entry.get() != &entry) return false;
+    if (!entry.moves()) continue;
+    bool alone = true;
+    uint64_t tokens = place.end - place.start;
+    for (size_t i = 0; i < lane.admitted; ++i) {
+      const Lane::Item& before = lane.items[i];
+      if (!before.entry->moves()) continue;
+      alone = false;
+      tokens += before.end - before.start;
+      if (before.rewinds || place.end < before.start) return false;
+    }
+    if (!alone && tokens > model_.rollback_tokens) return false;
+  }
+  return true;
+}
+
+void StepQueue::Admit(const EntryPtr& entry) {
+  entry->admitted = true;
+  ++admitted_;
+  for (const Entry::Place& place : entry->places) {
+    Lane& lane = *place.lane;
+    Lane::Item& item = lane.items[lane.admitted];
+    uint64_t reached = place.sequence->carry(lane.key.second).position;
+    for (size_t i = 0; i < lane.admitted; ++i) reached = std::max(reached, lane.items[i].end);
+    item.rewinds = entry->moves() && item.end > item.start && item.start < reached;
+    ++lane.admitted;
+  }
+  ready_.push_back(entry);
+}
+
+void StepQueue::DoomFollower(Entry* entry) {
+  for (const Entry::Place& place : entry->places) {
+    if (entry->doom.has_value()) return;
+    if (place.names_start || place.lane->items.front().entry.get() != entry) continue;
+    const CarryState carry = place.sequence->carry(place.lane->key.second);
+    if (!carry.needs_start) continue;
+    entry->doom = Refuse(absl::StatusCode::kFailedPrecondition,
+                         absl::StrCat("segments[", place.segment, "].position is absent and the step before failed: ",
+                                      "the last answered step ended at ", carry.position),
+                         {.reason = Reason::kPredecessorFailed,
+                          .segment = place.segment,
+                          .field = "position",
+                          .value = "",
+                          .limit = "",
+                          .position = carry.position,
+                          .low = {}});
+  }
+}
+
+void StepQueue::Advance(std::vector<Lane*> lanes) {
+  while (!lanes.empty()) {
+    Lane* lane = lanes.back();
+    lanes.pop_back();
+    if (lane->items.empty()) {
+      lanes.erase(std::remove(lanes.begin(), lanes.end(), lane), lanes.end());
+      lanes_.erase(LaneKey(lane->key));
+      continue;
+    }
+    if (lane->admitted == lane->items.size()) continue;
+    const EntryPtr entry = lane->items[lane->admitted].entry;
+    DoomFollower(entry.get());
+    if (entry->doom.has_value()) {
+      const bool first = std::all_of(entry->places.begin(), entry->places.end(), [&](const Entry::Place& place) {
+        return place.lane->items.front().entry == entry;
+      });
+      if (!first) continue;
+      for (Lane* next : Complete(entry, *entry->doom)) lanes.push_back(next);
+    } else if (Admissible(*entry)) {
+      Admit(entry);
+      for (const Entry::Place& place : entry->places) lanes.push_back(place.lane);
+    }
+  }
+  if (wanted_epoch_ > epoch_ && admitted_ == 0) {
+    epoch_ = wanted_epoch_;
+    AdvanceAll();
+  }
+}
+
+void StepQueue::AdvanceAll() {
+  std::vector<Lane*> lanes;
+  for (const auto& [key, lane] : lanes_) lanes.push_back(lane.get());
+  Advance(std::move(lanes));
+}
+
+std::shared_ptr<const StepQueue::Entry> StepQueue::Next() {
+  if (ready_.empty()) return nullptr;
+  EntryPtr entry = std::move(ready_.front());
+  ready_.pop_front();
+  entry->wire.epoch = epoch_;
+  for (const Entry::Place& place : entry->places) place.sequence->RaiseEpoch(epoch_);
+  return entry;
+}
+
+std::vector<StepQueue::Lane*> StepQueue::Complete(const EntryPtr& entry, absl::StatusOr<StepResult> result) {
+  std::vector<Lane*> lanes;
+  for (const Entry::Place& place : entry->places) {
+    Lane& lane = *place.lane;
+    lanes.push_back(&lane);
+    lane.items.erase(std::find_if(lane.items.begin(), lane.items.end(),
+                                  [&](const Lane::Item& item) { return item.entry == entry; }));
+    if (entry->admitted) --lane.admitted;
+    if (!entry->moves()) continue;
+    CarryState carry = place.sequence->carry(lane.key.second);
+    carry.needs_start = !result.ok();
+    if (result.ok()) {
+      const bool told = result->segments.size() > place.segment;
+      carry.position = told ? result->segments[place.segment].position : place.end;
+    }
+    place.sequence->set_carry(lane.key.second, carry);
+  }
+  if (entry->admitted) --admitted_;
+  entries_.erase(entry->wire.request_id);
+  completions_.push_back({std::move(entry->done), std::move(result)});
+  return lanes;
+}
+
+void StepQueue::Answer(WireReply reply) {
+  const auto it = entries_.find(reply.request_id);
+  if (it == entries_.end() || !it->second->admitted) return;
+  const EntryPtr entry = it->second;
+  Advance(Complete(entry, std::move(reply.result)));
+}
+
+void StepQueue::Break() {
+  epoch_ = std::max(epoch_ + 1, wanted_epoch_);
+  wanted_epoch_ = epoch_;
+  ready_.clear();
+  for (const auto& [id, entry] : entries_) {
+    if (entry->admitted) ready_.push_back(entry);
+  }
+  AdvanceAll();
+}
+
+void StepQueue::FailAll(const absl::Status& status) {
+  ready_.clear();
+  while (!entries_.empty()) {
+    const EntryPtr entry = entries_.begin()->second;
+    (void)Complete(entry, status);
+  }
+  lanes_.clear();
+}
+
+}  // namespace pleiad::client::internal

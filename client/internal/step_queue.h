@@ -1,0 +1,111 @@
+// The steps of one stream between submission and answer: which may be sent now, where each starts, what is sent again
+// after a break, what fails with its predecessor. Pure: no threads, no I/O.
+//
+// A carry (sequence, layer) has a lane of unanswered steps in submission order. The head of a lane is *admitted* (it
+// goes to the wire) when what is admitted and unanswered on each of its lanes could still be sent again and apply once:
+//   - nothing, or with it at most rollback_tokens tokens together: their starts stay within the server's reach;
+//   - it ends at or past the start of each of them: a position past the carry's end is out of reach;
+//   - none of them rewinds and adds tokens: had it failed, a step behind it could land on the tokens it was to replace.
+// A prestage moves nothing and is admitted as soon as every step before it is.
+// Source: rules 3 and 4 of the service contract.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "client/connection.h"
+#include "client/internal/sequence_state.h"
+#include "client/step.h"
+#include "client/types.h"
+
+namespace pleiad::client::internal {
+
+// Not thread-safe.
+class StepQueue {
+ public:
+  struct Lane;
+
+  // One step; `wire` is complete once Next has returned it.
+  struct Entry {
+    struct Place {
+      std::shared_ptr<SequenceState> sequence;
+      Lane* lane = nullptr;
+      uint32_t segment = 0;
+      uint64_t start = 0;
+      uint64_t end = 0;
+      bool names_start = false;  // by position or fresh
+    };
+    WireStep wire;
+    StepCallback done;
+    std::vector<Place> places;         // of segments with a sequence
+    std::optional<absl::Status> doom;  // fails with this when its turn comes
+    bool admitted = false;
+
+    bool moves() const { return wire.mode == StepMode::kForward; }
+  };
+
+  struct Completion {
+    StepCallback done;
+    absl::StatusOr<StepResult> result;
+  };
+
+  // `model` outlives this.
+  explicit StepQueue(const ModelInfo& model);
+  ~StepQueue();
+
+  // Takes a step. One that is refused on this side keeps its place in its lanes and fails in its turn.
+  void Add(Step step, StepCallback done);
+
+  bool HasReady() const { return !ready_.empty(); }
+  // The next step to send, with its positions and epoch; null when none may be sent now.
+  std::shared_ptr<const Entry> Next();
+  // The answer to a step that was sent. Unknown ids are ignored.
+  void Answer(WireReply reply);
+  // The stream broke: everything admitted will be sent again, in order, under a higher epoch.
+  void Break();
+  // Fails everything.
+  void FailAll(const absl::Status& status);
+  // What has been answered since the last call, in order.
+  std::vector<Completion> TakeCompletions() { return std::exchange(completions_, {}); }
+
+  size_t unanswered() const { return entries_.size(); }
+  uint64_t epoch() const { return epoch_; }
+
+ private:
+  using EntryPtr = std::shared_ptr<Entry>;
+  using LaneKey = std::pair<SequenceState*, uint32_t>;
+
+  // Why the step cannot be sent, found without the server; fills in the layer.
+  absl::Status Prepare(const Step& step, WireStep* wire) const;
+  void JoinLanes(const Step& step, Entry* entry);
+  bool Admissible(const Entry& entry) const;
+  void Admit(const EntryPtr& entry);
+  // Dooms a step without a start of its own that is first behind a failed one.
+  static void DoomFollower(Entry* entry);
+  // Admits or fails what stands at the head of the entry's lanes, until nothing changes.
+  void Advance(std::vector<Lane*> lanes);
+  void AdvanceAll();
+  // Takes the entry out of its lanes and reports `result`; returns the lanes that go on.
+  std::vector<Lane*> Complete(const EntryPtr& entry, absl::StatusOr<StepResult> result);
+
+  const ModelInfo& model_;
+  const uint64_t stream_id_;
+  uint64_t next_request_id_ = 1;
+  uint64_t epoch_ = 1;
+  uint64_t wanted_epoch_ = 1;  // above epoch_: nothing is admitted until nothing is unanswered
+  size_t admitted_ = 0;
+  std::map<uint64_t, EntryPtr> entries_;  // unanswered, by request id
+  std::map<LaneKey, std::unique_ptr<Lane>> lanes_;
+  std::deque<EntryPtr> ready_;  // admitted, to be sent
+  std::vector<Completion> completions_;
+};
+
+}  // namespace pleiad::client::internal

@@ -1,0 +1,38 @@
+// One step: the new tokens of one or many sequences at one layer.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "client/types.h"
+
+namespace pleiad::client {
+
+class Sequence;
+
+struct StepSegment {
+  const Sequence* sequence = nullptr;  // read during Submit only; null: a fresh throw-away carry
+  uint32_t num_tokens = 0;             // 0 with a position: a pure move; with fresh: a reset; alone: nothing
+  bool fresh = false;                  // start over at position 0
+  // Moves the carry there first: how a verifier drops rejected tokens. Absent: the end of the step before.
+  std::optional<uint64_t> position = {};
+};
+
+struct Step {
+  StepMode mode = StepMode::kForward;
+  std::optional<uint32_t> layer_index = {};  // zero-based; absent: the model's only PLE layer
+  std::vector<StepSegment> segments = {};
+  std::vector<uint32_t> token_ids = {};  // of all segments, concatenated
+  Highway highway = {};                  // its bytes stay valid and unchanged until the step is answered
+  OutputKind output_kind = OutputKind::kHighway;
+  std::optional<DType> output_dtype = {};             // absent: as the highway
+  absl::Duration timeout = absl::InfiniteDuration();  // on the server, from arrival; whole milliseconds
+};
+
+using StepCallback = std::function<void(absl::StatusOr<StepResult>)>;
+
+}  // namespace pleiad::client

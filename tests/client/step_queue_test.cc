@@ -1,0 +1,379 @@
+#include "client/internal/step_queue.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "client/client.h"
+#include "client/error_info.h"
+#include "tests/client/mock_connection.h"
+
+namespace pleiad::client::internal {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+using ::testing::NiceMock;
+using ::testing::UnorderedElementsAre;
+
+class StepQueueTest : public ::testing::Test {
+ protected:
+  StepQueueTest() {
+    model_.layers = {LayerInfo{1, 100, "BF16", 10}};
+    model_.rollback_tokens = 8;
+    model_.max_tokens = 64;
+    model_.max_message_bytes = 1 << 20;
+    ON_CALL(*connection_, GetModel).WillByDefault([this] { return model_; });
+    ON_CALL(*connection_, Open).WillByDefault([this](const OpenOptions&) {
+      return OpenResult{SequenceId{++opened_}, false};
+    });
+    client_.emplace(*Client::Over(connection_));
+    queue_ = std::make_unique<StepQueue>(model_);
+  }
+
+  Sequence Open() { return *client_->OpenSequence(); }
+
+  // Submits a step of zeros; its number is the order of submission, from 1.
+  void Add(const Sequence& sequence, uint32_t tokens, std::optional<uint64_t> position = std::nullopt,
+           bool fresh = false, StepMode mode = StepMode::kForward) {
+    AddSegments({{&sequence, tokens, fresh, position}}, mode);
+  }
+  void AddSegments(std::vector<StepSegment> segments, StepMode mode = StepMode::kForward) {
+    Step step;
+    step.mode = mode;
+    for (const StepSegment& segment : segments) step.token_ids.resize(step.token_ids.size() + segment.num_tokens, 11);
+    step.segments = std::move(segments);
+    step.highway.zeros = mode == StepMode::kForward;
+    const uint64_t number = ++added_;
+    queue_->Add(std::move(step), [this, number](absl::StatusOr<StepResult> result) {
+      (result.ok() ? succeeded_ : failed_).push_back(number);
+      last_ = result.status();
+    });
+    Deliver();
+  }
+  // Everything that may go out now.
+  std::vector<uint64_t> Send() {
+    std::vector<uint64_t> ids;
+    while (auto entry = queue_->Next()) {
+      ids.push_back(entry->wire.request_id);
+      sent_[entry->wire.request_id] = entry->wire;
+    }
+    return ids;
+  }
+  void Succeed(uint64_t id) {
+    WireReply reply{id, StepResult{}};
+    for (const WireSegment& segment : sent_.at(id).segments) {
+      reply.result->segments.push_back({segment.sequence, segment.position.value_or(0) + segment.num_tokens, 0});
+    }
+    queue_->Answer(std::move(reply));
+    Deliver();
+  }
+  void Fail(uint64_t id) {
+    queue_->Answer(WireReply{id, absl::DataLossError("table")});
+    Deliver();
+  }
+  void Deliver() {
+    for (StepQueue::Completion& completion : queue_->TakeCompletions()) completion.done(std::move(completion.result));
+  }
+  uint64_t SentPosition(uint64_t id) { return *sent_.at(id).segments[0].position; }
+
+  ModelInfo model_;
+  uint64_t opened_ = 100;
+  uint64_t added_ = 0;
+  std::shared_ptr<NiceMock<testing::MockConnection>> connection_ =
+      std::make_shared<NiceMock<testing::MockConnection>>();
+  std::optional<Client> client_;
+  std::unique_ptr<StepQueue> queue_;
+  std::map<uint64_t, WireStep> sent_;
+  std::vector<uint64_t> succeeded_, failed_;
+  absl::Status last_;
+};
+
+TEST_F(StepQueueTest, EveryStepCarriesThePositionItStartsAt) {
+  Sequence sequence = Open();
+  Add(sequence, 3);
+  Add(sequence, 4);
+  EXPECT_THAT(Send(), ElementsAre(1, 2));
+  EXPECT_EQ(SentPosition(1), 0u);
+  EXPECT_EQ(SentPosition(2), 3u);
+  Succeed(1);
+  Succeed(2);
+  EXPECT_EQ(sequence.position(1), 7u);
+  Add(sequence, 1);
+  EXPECT_THAT(Send(), ElementsAre(3));
+  EXPECT_EQ(SentPosition(3), 7u);
+}
+
+TEST_F(StepQueueTest, SeveralShortStepsOfAtMostRollbackTokensAreUnansweredTogether) {
+  Sequence sequence = Open();
+  Add(sequence, 5);
+  Add(sequence, 3);
+  Add(sequence, 1);
+  EXPECT_THAT(Send(), ElementsAre(1, 2));  // 8 tokens; a ninth waits
+  Succeed(1);
+  EXPECT_THAT(Send(), ElementsAre(3));
+}
+
+TEST_F(StepQueueTest, ALongStepIsUnansweredAlone) {
+  Sequence sequence = Open();
+  Add(sequence, 9);
+  Add(sequence, 1);
+  Add(sequence, 20);
+  EXPECT_THAT(Send(), ElementsAre(1));
+  Succeed(1);
+  EXPECT_THAT(Send(), ElementsAre(2));
+  Succeed(2);
+  EXPECT_THAT(Send(), ElementsAre(3));
+}
+
+TEST_F(StepQueueTest, WithoutRollbackEveryStepIsUnansweredAlone) {
+  model_.rollback_tokens = 0;
+  Sequence sequence = Open();
+  Add(sequence, 1);
+  Add(sequence, 1);
+  EXPECT_THAT(Send(), ElementsAre(1));
+  Succeed(1);
+  EXPECT_THAT(Send(), ElementsAre(2));
+}
+
+TEST_F(StepQueueTest, OtherCarriesAreNotHeldBack) {
+  Sequence first = Open(), second = Open();
+  Add(first, 20);
+  Add(first, 20);
+  Add(second, 20);
+  EXPECT_THAT(Send(), ElementsAre(1, 3));
+}
+
+TEST_F(StepQueueTest, AStepOfSeveralSequencesWaitsForAllOfItsCarriesAndIsNotOvertaken) {
+  Sequence first = Open(), second = Open();
+  Add(first, 20);
+  AddSegments({{&first, 1}, {&second, 1}});
+  Add(second, 1);
+  EXPECT_THAT(Send(), ElementsAre(1));
+  Succeed(1);
+  EXPECT_THAT(Send(), ElementsAre(2, 3));
+}
+
+TEST_F(StepQueueTest, AMoveBelowAnUnansweredStartWaitsBecauseTheStartWouldBeOutOfReach) {
+  Sequence sequence = Open();
+  Add(sequence, 6);
+  Send();
+  Succeed(1);
+  Add(sequence, 2);     // 6 to 8
+  Add(sequence, 0, 5);  // then the start at 6 is past the end of the carry
+  EXPECT_THAT(Send(), ElementsAre(2));
+  Succeed(2);
+  EXPECT_THAT(Send(), ElementsAre(3));
+}
+
+TEST_F(StepQueueTest, AMoveToAnUnansweredStartNeedNotWait) {
+  Sequence sequence = Open();
+  Add(sequence, 6);
+  Add(sequence, 0, 4);
+  EXPECT_THAT(Send(), ElementsAre(1, 2));
+  EXPECT_EQ(SentPosition(2), 4u);
+}
+
+TEST_F(StepQueueTest, NothingFollowsAnUnansweredRewindWithTokens) {
+  Sequence sequence = Open();
+  Add(sequence, 6);
+  Send();
+  Succeed(1);
+  Add(sequence, 1, 3);
+  Add(sequence, 1);  // were the rewind refused, 4 would be reachable, on the tokens it was to replace
+  EXPECT_THAT(Send(), ElementsAre(2));
+  Succeed(2);
+  EXPECT_THAT(Send(), ElementsAre(3));
+  EXPECT_EQ(SentPosition(3), 4u);
+}
+
+TEST_F(StepQueueTest, FreshStartsAtZero) {
+  Sequence sequence = Open();
+  Add(sequence, 6);
+  Send();
+  Succeed(1);
+  Add(sequence, 2, std::nullopt, /*fresh=*/true);
+  Add(sequence, 1);
+  EXPECT_THAT(Send(), ElementsAre(2));
+  EXPECT_EQ(SentPosition(2), 0u);
+  EXPECT_TRUE(sent_.at(2).segments[0].fresh);
+  Succeed(2);
+  EXPECT_THAT(Send(), ElementsAre(3));
+  EXPECT_EQ(SentPosition(3), 2u);
+}
+
+TEST_F(StepQueueTest, AFailedStepFailsItsFollowersUntilOneNamesItsStart) {
+  Sequence sequence = Open();
+  Add(sequence, 9);
+  Add(sequence, 9);
+  Add(sequence, 1);
+  Add(sequence, 1, 9);
+  Add(sequence, 1);
+  Send();
+  Succeed(1);
+  EXPECT_THAT(Send(), ElementsAre(2));
+  Fail(2);
+  EXPECT_THAT(failed_, ElementsAre(2, 3));
+  EXPECT_EQ(ErrorReason(last_), Reason::kPredecessorFailed);
+  EXPECT_EQ(ErrorDetails(last_)[0].position, 9u);
+  EXPECT_THAT(Send(), ElementsAre(4, 5));
+  EXPECT_EQ(SentPosition(5), 10u);
+}
+
+TEST_F(StepQueueTest, AStepSubmittedAfterAFailureMustNameItsStartToo) {
+  Sequence sequence = Open();
+  Add(sequence, 1);
+  Send();
+  Fail(1);
+  Add(sequence, 1);
+  EXPECT_THAT(failed_, ElementsAre(1, 2));
+  Add(sequence, 1, sequence.position(1));
+  EXPECT_THAT(Send(), ElementsAre(3));
+  Succeed(3);
+  Add(sequence, 1);
+  EXPECT_THAT(Send(), ElementsAre(4));
+}
+
+TEST_F(StepQueueTest, AFailureReachesTheCarriesOfAFollowerInTheirOrder) {
+  Sequence first = Open(), second = Open();
+  Add(second, 20);
+  Add(first, 1);
+  AddSegments({{&first, 1}, {&second, 1}});
+  Add(second, 1);
+  EXPECT_THAT(Send(), ElementsAre(1, 2));
+  Fail(2);
+  EXPECT_THAT(failed_, ElementsAre(2));  // the third waits for its turn on the second carry
+  Succeed(1);
+  EXPECT_THAT(failed_, ElementsAre(2, 3, 4));
+}
+
+TEST_F(StepQueueTest, AStepRefusedHereFailsInItsTurnAndFailsItsFollowers) {
+  Sequence sequence = Open();
+  Add(sequence, 9);
+  AddSegments({{&sequence, 1}, {&sequence, 1}});
+  Add(sequence, 1);
+  EXPECT_THAT(Send(), ElementsAre(1));
+  EXPECT_THAT(failed_, IsEmpty());
+  Succeed(1);
+  EXPECT_THAT(failed_, ElementsAre(2, 3));
+  EXPECT_THAT(Send(), IsEmpty());
+}
+
+TEST_F(StepQueueTest, AMessageThatWouldEndTheStreamIsRefusedHere) {
+  model_.max_message_bytes = 1 << 10;
+  const std::vector<std::byte> highway(4 << 10);
+  Step step;
+  step.highway.data = highway;
+  queue_->Add(std::move(step), [this](absl::StatusOr<StepResult> result) { last_ = result.status(); });
+  Deliver();
+  EXPECT_TRUE(absl::IsInvalidArgument(last_)) << last_;
+  EXPECT_EQ(ErrorReason(last_), Reason::kTooManyTokens);
+}
+
+TEST_F(StepQueueTest, AMovedFromHandleIsRefused) {
+  Sequence sequence = Open();
+  Sequence other = std::move(sequence);
+  Add(sequence, 1);  // NOLINT(bugprone-use-after-move)
+  EXPECT_TRUE(absl::IsFailedPrecondition(last_)) << last_;
+  EXPECT_EQ(queue_->unanswered(), 0u);
+}
+
+TEST_F(StepQueueTest, TheLayerMustBeNamedWhereThereAreSeveral) {
+  model_.layers.push_back(LayerInfo{5, 100, "BF16", 10});
+  Sequence sequence = Open();
+  Add(sequence, 1);
+  EXPECT_EQ(ErrorReason(last_), Reason::kLayerUnknown);
+}
+
+TEST_F(StepQueueTest, APrestageMovesNothingAndIsNotHeldBack) {
+  Sequence sequence = Open();
+  Add(sequence, 20);
+  Add(sequence, 20, std::nullopt, /*fresh=*/false, StepMode::kPrestage);
+  Add(sequence, 20);
+  EXPECT_THAT(Send(), ElementsAre(1, 2));
+  EXPECT_EQ(SentPosition(2), 20u);
+  Fail(2);
+  Succeed(1);
+  EXPECT_THAT(Send(), ElementsAre(3));
+  EXPECT_EQ(SentPosition(3), 20u);
+}
+
+TEST_F(StepQueueTest, ABreakSendsTheUnansweredStepsAgainInOrderUnderAHigherEpoch) {
+  Sequence sequence = Open();
+  Add(sequence, 2);
+  Add(sequence, 3);
+  Add(sequence, 4);
+  EXPECT_THAT(Send(), ElementsAre(1, 2));
+  const uint64_t epoch = sent_.at(1).epoch;
+  EXPECT_GT(epoch, 0u);
+  queue_->Break();
+  EXPECT_THAT(Send(), ElementsAre(1, 2));
+  EXPECT_GT(sent_.at(1).epoch, epoch);
+  EXPECT_EQ(SentPosition(2), 2u);
+  Succeed(1);
+  EXPECT_THAT(Send(), ElementsAre(3));
+}
+
+TEST_F(StepQueueTest, AnAnsweredStepIsNotSentAgain) {
+  Sequence sequence = Open();
+  Add(sequence, 2);
+  Add(sequence, 3);
+  Send();
+  Succeed(1);
+  queue_->Break();
+  EXPECT_THAT(Send(), ElementsAre(2));
+  Succeed(1);  // a second answer is nobody's
+  EXPECT_THAT(succeeded_, ElementsAre(1));
+}
+
+TEST_F(StepQueueTest, ATakenOverSequenceIsSteppedAboveItsEpochAndOnlyOnceNothingIsUnanswered) {
+  ON_CALL(*connection_, GetSequence).WillByDefault([](SequenceId, uint64_t) {
+    SequenceStatus status;
+    status.epoch = 41;
+    status.layers.push_back({1, 30, 22, 29, 0});
+    return status;
+  });
+  Sequence own = Open();
+  Sequence taken = *client_->Attach(SequenceId{7});
+  Add(own, 1);
+  EXPECT_THAT(Send(), ElementsAre(1));
+  Add(taken, 1);
+  Add(own, 1);
+  EXPECT_THAT(Send(), IsEmpty());  // a higher epoch would end the unanswered step
+  Succeed(1);
+  EXPECT_THAT(Send(), UnorderedElementsAre(2, 3));
+  EXPECT_EQ(sent_.at(2).epoch, 42u);
+  EXPECT_EQ(SentPosition(2), 30u);
+}
+
+TEST_F(StepQueueTest, ASequenceThatMovesToAnotherStreamGetsAHigherEpochThere) {
+  Sequence sequence = Open();
+  Add(sequence, 2);
+  Send();
+  Succeed(1);
+  const uint64_t epoch = sent_.at(1).epoch;
+  queue_ = std::make_unique<StepQueue>(model_);
+  Add(sequence, 1);
+  EXPECT_THAT(Send(), ElementsAre(1));
+  EXPECT_GT(sent_.at(1).epoch, epoch);
+  EXPECT_EQ(SentPosition(1), 2u);
+}
+
+TEST_F(StepQueueTest, FailAllAnswersEverythingInOrder) {
+  Sequence first = Open(), second = Open();
+  Add(first, 20);
+  Add(second, 1);
+  Add(first, 1);
+  Send();
+  queue_->FailAll(absl::UnavailableError("gone"));
+  Deliver();
+  EXPECT_THAT(failed_, ElementsAre(1, 2, 3));
+  EXPECT_EQ(queue_->unanswered(), 0u);
+  EXPECT_THAT(Send(), IsEmpty());
+}
+
+}  // namespace
+}  // namespace pleiad::client::internal
