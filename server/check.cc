@@ -10,6 +10,7 @@
 #include "server/limits.h"
 #include "server/memory_plan.h"
 #include "server/process_stats.h"
+#include "server/table_mode.h"
 
 namespace pleiad {
 

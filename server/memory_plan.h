@@ -1,4 +1,4 @@
-// How much memory a checkpoint needs, and how its table is held.
+// How much memory a checkpoint needs.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +9,6 @@
 #include "server/flags.h"
 
 namespace pleiad {
-
-enum class TableMode : uint8_t { kResident };
 
 struct MemoryPlan {  // bytes
   uint64_t arena = 0;
@@ -23,10 +21,6 @@ struct MemoryPlan {  // bytes
 
 // With the whole table resident. InvalidArgument when it has more rows than an arena can.
 absl::StatusOr<MemoryPlan> PlanMemory(const Checkpoint& checkpoint, const ServerFlags& flags);
-
-// auto: resident when `table_bytes` fit in half of `available_bytes`. ResourceExhausted naming the sizes when the table
-// cannot be held.
-absl::StatusOr<TableMode> DecideTable(TableFlag flag, uint64_t table_bytes, uint64_t available_bytes);
 
 // One line a part, for --check and the log.
 std::string Describe(const MemoryPlan& plan);

@@ -96,6 +96,22 @@ void FakeEngine::LoseDevice() {
   fn(absl::InternalError("gone"));
 }
 
+void FakeEngine::BlockStop() {
+  MutexLock lock(&mutex_);
+  stop_blocked_ = true;
+}
+
+void FakeEngine::UnblockStop() {
+  MutexLock lock(&mutex_);
+  stop_blocked_ = false;
+  changed_.NotifyAll();
+}
+
+void FakeEngine::WaitForStop() {
+  MutexLock lock(&mutex_);
+  while (!stopped_) changed_.Wait(&mutex_);
+}
+
 uint64_t FakeEngine::submitted() const {
   MutexLock lock(&mutex_);
   return submitted_;
@@ -257,6 +273,8 @@ uint64_t FakeEngine::Stop() {
   {
     MutexLock lock(&mutex_);
     stopped_ = true;
+    changed_.NotifyAll();
+    while (stop_blocked_) changed_.Wait(&mutex_);
     held.swap(held_);
   }
   for (Held& step : held) step.done({.outcome = Stopped(), .segments = {}, .stats = {}});

@@ -42,6 +42,10 @@ class FakeEngine final : public Engine {
   void WaitForCancels(size_t count);
   void BecomeIdle();
   void LoseDevice();
+  // Stop waits between these two; WaitForStop returns once it does.
+  void BlockStop();
+  void UnblockStop();
+  void WaitForStop();
   uint64_t submitted() const;
   bool draining() const;
   // Of the last step submitted; data pointers are not to be followed.
@@ -82,6 +86,7 @@ class FakeEngine final : public Engine {
   size_t cancels_ ABSL_GUARDED_BY(mutex_) = 0;
   bool draining_ ABSL_GUARDED_BY(mutex_) = false;
   bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
+  bool stop_blocked_ ABSL_GUARDED_BY(mutex_) = false;
   std::function<void()> on_idle_ ABSL_GUARDED_BY(mutex_);
   std::function<void(absl::Status)> on_lost_ ABSL_GUARDED_BY(mutex_);
 };
