@@ -11,6 +11,7 @@ namespace pleiad {
 ForwardStream* ForwardStream::Start(ServiceState* state, grpc::CallbackServerContext* context) {
   std::shared_ptr<ForwardStream> stream(new ForwardStream(state, context));
   stream->self_ = stream;
+  state->BeginCall();
   state->AddStream(stream);
   stream->ReadNext();
   return stream.get();
@@ -29,9 +30,10 @@ void ForwardStream::OnReadDone(bool ok) {
     MutexLock lock(&mutex_);
     step = std::move(reading_);
     half_closed_ = half_closed_ || !ok;
-    if (ok && !cancelled_ && !finished_) {
+    if (ok && !cancelled_ && !ending_) {
       waiting_ = step;
     } else {
+      dropped_ = dropped_ || ok;
       step = nullptr;
     }
   }
@@ -40,12 +42,7 @@ void ForwardStream::OnReadDone(bool ok) {
   step->bytes = step->request.ByteSizeLong() + OutputBytes(step->request, state_->limits());
   const std::shared_ptr<ForwardStream> self = self_;
   if (state_->admission.AdmitOrWait(&admission_, step->bytes, [self] { self->Admitted(); })) return Admitted();
-  bool over;
-  {
-    MutexLock lock(&mutex_);
-    over = cancelled_ || ending_;
-  }
-  if (over) Abandon();
+  if (IsOver()) Abandon();
 }
 
 ForwardStream::StepPtr ForwardStream::TakeWaiting() {
@@ -63,8 +60,22 @@ void ForwardStream::Admitted() {
 }
 
 void ForwardStream::Abandon() {
-  if (!state_->admission.CancelWait(&admission_)) return;
-  Answer(TakeWaiting(), {.outcome = Stopping(), .segments = {}, .stats = {}});
+  if (state_->admission.CancelWait(&admission_)) Drop(TakeWaiting());
+}
+
+void ForwardStream::Drop(const StepPtr& step) {
+  {
+    MutexLock lock(&mutex_);
+    running_.erase(step);
+    dropped_ = true;
+  }
+  Release(step);
+  FinishIfOver();
+}
+
+bool ForwardStream::IsOver() {
+  MutexLock lock(&mutex_);
+  return cancelled_ || ending_;
 }
 
 void ForwardStream::Release(const StepPtr& step) {
@@ -72,6 +83,7 @@ void ForwardStream::Release(const StepPtr& step) {
 }
 
 void ForwardStream::Run(const StepPtr& step) {
+  if (IsOver()) return Drop(step);
   StepRequest request = ToStepRequest(step->request, state_->limits());
   request.timeout = std::max(absl::ZeroDuration(), request.timeout - (state_->clock()->Now() - step->arrival));
   request.output.allocate = [response = &step->response](uint64_t bytes) {
@@ -154,10 +166,10 @@ void ForwardStream::OnCancel() {
     }
     dropped = TakeUnwritten();
   }
+  Abandon();
   for (const StepPtr& step : dropped) Release(step);
   std::sort(steps.begin(), steps.end());
   for (const StepId step : steps) state_->engine()->Cancel(step);
-  Abandon();
   FinishIfOver();
 }
 
@@ -177,7 +189,7 @@ void ForwardStream::FinishIfOver() {
     const bool no_more = half_closed_ || cancelled_ || ending_;
     if (!no_more || finished_ || writing_ || waiting_ != nullptr || !running_.empty() || !answered_.empty()) return;
     finished_ = true;
-    stopped = ending_ && !half_closed_;
+    stopped = ending_ && (!half_closed_ || dropped_);
   }
   const Outcome outcome = stopped ? Stopping() : Outcome{};
   if (stopped) context_->AddTrailingMetadata(kStatusMetadataKey, ToStatusMetadata(outcome));
@@ -188,6 +200,7 @@ void ForwardStream::FinishIfOver() {
 void ForwardStream::OnDone() {
   state_->RemoveStream(this);
   const std::shared_ptr<ForwardStream> self = std::move(self_);
+  state_->EndCall();
 }
 
 }  // namespace pleiad

@@ -25,7 +25,7 @@ class ForwardStream final : public grpc::ServerBidiReactor<v1::ForwardRequest, v
   // Starts reading. The result belongs to itself.
   static ForwardStream* Start(ServiceState* state, grpc::CallbackServerContext* context);
 
-  // Reads no more; UNAVAILABLE once admitted steps are answered.
+  // Reads no more, drops what waits for room; UNAVAILABLE once admitted steps are answered.
   void End() override;
 
   void OnReadDone(bool ok) override;
@@ -52,6 +52,10 @@ class ForwardStream final : public grpc::ServerBidiReactor<v1::ForwardRequest, v
   void Admitted() ABSL_LOCKS_EXCLUDED(mutex_);
   // Takes the waiting request back from admission.
   void Abandon() ABSL_LOCKS_EXCLUDED(mutex_);
+  // A request that the engine will not see; it gets no response.
+  void Drop(const StepPtr& step) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Cancelled or ending.
+  bool IsOver() ABSL_LOCKS_EXCLUDED(mutex_);
   void Run(const StepPtr& step) ABSL_LOCKS_EXCLUDED(mutex_);
   void Answer(const StepPtr& step, const StepResult& result) ABSL_LOCKS_EXCLUDED(mutex_);
   void WriteNext() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -73,6 +77,7 @@ class ForwardStream final : public grpc::ServerBidiReactor<v1::ForwardRequest, v
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
   bool half_closed_ ABSL_GUARDED_BY(mutex_) = false;
   bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
+  bool dropped_ ABSL_GUARDED_BY(mutex_) = false;
   bool ending_ ABSL_GUARDED_BY(mutex_) = false;
   bool finished_ ABSL_GUARDED_BY(mutex_) = false;
 };

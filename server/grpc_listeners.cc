@@ -12,13 +12,20 @@
 namespace pleiad {
 namespace {
 
-// Adds reflection to one server; the library's own switch is for the whole process.
+// Reflection for one server: the linked library switches it on for every server of the process.
 class ReflectionOption final : public grpc::ServerBuilderOption {
  public:
+  explicit ReflectionOption(Reflection reflection) : reflection_(reflection) {}
+
   void UpdateArguments(grpc::ChannelArguments*) override {}
   void UpdatePlugins(std::vector<std::unique_ptr<grpc::ServerBuilderPlugin>>* plugins) override {
-    plugins->push_back(std::make_unique<grpc::reflection::ProtoServerReflectionPlugin>());
+    auto own = std::make_unique<grpc::reflection::ProtoServerReflectionPlugin>();
+    std::erase_if(*plugins, [&own](const auto& plugin) { return plugin->name() == own->name(); });
+    if (reflection_ == Reflection::kOn) plugins->push_back(std::move(own));
   }
+
+ private:
+  const Reflection reflection_;
 };
 
 }  // namespace
@@ -42,12 +49,12 @@ absl::StatusOr<std::unique_ptr<GrpcListeners>> GrpcListeners::Open(const std::ve
     (reflects ? with_reflection : without).push_back(i);
   }
   listeners->addresses_ = addresses;
-  PLEIAD_RETURN_IF_ERROR(listeners->OpenGroup(with_reflection, true, state, health));
-  PLEIAD_RETURN_IF_ERROR(listeners->OpenGroup(without, false, state, health));
+  PLEIAD_RETURN_IF_ERROR(listeners->OpenGroup(with_reflection, Reflection::kOn, state, health));
+  PLEIAD_RETURN_IF_ERROR(listeners->OpenGroup(without, Reflection::kOff, state, health));
   return listeners;
 }
 
-absl::Status GrpcListeners::OpenGroup(const std::vector<size_t>& indices, bool reflection, ServiceState* state,
+absl::Status GrpcListeners::OpenGroup(const std::vector<size_t>& indices, Reflection reflection, ServiceState* state,
                                       Health* health) {
   if (indices.empty()) return absl::OkStatus();
   auto group = std::make_unique<Group>(state, health);
@@ -63,7 +70,7 @@ absl::Status GrpcListeners::OpenGroup(const std::vector<size_t>& indices, bool r
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
   builder.RegisterService(&group->ple);
   builder.RegisterService(&group->health_service);
-  if (reflection) builder.SetOption(std::make_unique<ReflectionOption>());
+  builder.SetOption(std::make_unique<ReflectionOption>(reflection));
   std::vector<int> ports(indices.size(), 0);
   for (size_t i = 0; i < indices.size(); ++i) {
     builder.AddListeningPort(addresses_[indices[i]].ToString(), grpc::InsecureServerCredentials(), &ports[i]);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <memory>
 #include <vector>
 
@@ -13,6 +14,7 @@
 
 namespace pleiad {
 
+enum class Reflection : uint8_t { kOff, kOn };
 enum class ReflectionScope : uint8_t { kLocalListeners, kAllListeners };
 
 class GrpcListeners {
@@ -35,7 +37,8 @@ class GrpcListeners {
   struct Group;
 
   GrpcListeners() = default;
-  absl::Status OpenGroup(const std::vector<size_t>& indices, bool reflection, ServiceState* state, Health* health);
+  absl::Status OpenGroup(const std::vector<size_t>& indices, Reflection reflection, ServiceState* state,
+                         Health* health);
 
   std::vector<ListenAddress> addresses_;
   std::vector<std::unique_ptr<Group>> groups_;

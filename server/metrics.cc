@@ -1,14 +1,19 @@
 #include "server/metrics.h"
 
+#include <netdb.h>
 #include <prometheus/exposer.h>
+#include <sys/socket.h>
 
+#include <chrono>
 #include <exception>
+#include <future>
 #include <limits>
+#include <thread>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/string_view.h"
+#include "core/base/unique_fd.h"
 
 namespace pleiad {
 namespace {
@@ -152,6 +157,19 @@ void AddProcess(const ProcessStats& process, Families& out) {
   out.Gauge("process_start_time_seconds", "Start, since the epoch", process.start_time_seconds);
 }
 
+// Connects and hangs up, whether it works or not.
+void Connect(const ListenAddress& address) {
+  std::string host = address.host;
+  if (host.front() == '[') host = host.substr(1, host.size() - 2);
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  if (::getaddrinfo(host.c_str(), absl::StrCat(address.port).c_str(), &hints, &found) != 0) return;
+  const UniqueFd fd(::socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  [[maybe_unused]] const int result = ::connect(fd.get(), found->ai_addr, found->ai_addrlen);
+  ::freeaddrinfo(found);
+}
+
 }  // namespace
 
 std::vector<MetricFamily> CollectFamilies(const MetricsSnapshot& snapshot) {
@@ -171,7 +189,17 @@ std::vector<MetricFamily> CollectFamilies(const MetricsSnapshot& snapshot) {
   return out.Take();
 }
 
-MetricsListener::~MetricsListener() = default;
+MetricsListener::~MetricsListener() {
+  // The exposer's thread looks up only every two seconds, or when somebody connects.
+  std::promise<void> stopped;
+  std::thread stopper([this, &stopped] {
+    exposer_.reset();
+    stopped.set_value();
+  });
+  const std::future<void> future = stopped.get_future();
+  while (future.wait_for(std::chrono::milliseconds(5)) != std::future_status::ready) Connect(address_);
+  stopper.join();
+}
 
 absl::StatusOr<std::unique_ptr<MetricsListener>> MetricsListener::Create(
     const ListenAddress& address, std::shared_ptr<prometheus::Collectable> collectable) {

@@ -262,13 +262,15 @@ int Server::Stop(int exit_code) {
   health_.Set(Readiness::kNotServing);
   state_.SetDraining();
   state_.SetStopping();
+  state_.EndStreams();
   cancel_load_.store(true);
   loading_.join();
   const uint64_t unanswered = engine_ != nullptr ? engine_->Stop() : 0;
   if (unanswered > 0 && exit_code == kExitDrained) exit_code = kExitUnanswered;
-  state_.EndStreams();
   health_.EndWatches();
-  listeners_->Shutdown(std::chrono::system_clock::now() + std::chrono::seconds(1));
+  // gRPC's own wait also waits for clients that hold an idle connection open.
+  state_.WaitForCalls(std::chrono::steady_clock::now() + std::chrono::seconds(1));
+  listeners_->Shutdown(std::chrono::system_clock::now());
   metrics_.reset();
   {
     MutexLock lock(&mutex_);

@@ -18,6 +18,21 @@ std::optional<Outcome> ServiceState::Refusal() const {
   return std::nullopt;
 }
 
+void ServiceState::BeginCall() {
+  MutexLock lock(&mutex_);
+  ++calls_;
+}
+
+void ServiceState::EndCall() {
+  MutexLock lock(&mutex_);
+  if (--calls_ == 0) calls_changed_.NotifyAll();
+}
+
+void ServiceState::WaitForCalls(std::chrono::steady_clock::time_point deadline) {
+  MutexLock lock(&mutex_);
+  while (calls_ > 0 && std::chrono::steady_clock::now() < deadline) calls_changed_.WaitUntil(&mutex_, deadline);
+}
+
 void ServiceState::AddStream(const std::shared_ptr<EndableStream>& stream) {
   {
     MutexLock lock(&mutex_);

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
+#include <cstdint>
 #include <memory>
 #include <optional>
 
@@ -50,6 +52,12 @@ class ServiceState {
   const ServiceLimits& limits() const { return limits_; }
   Clock* clock() const { return clock_; }
 
+  // Every RPC, from its start until gRPC is done with it.
+  void BeginCall();
+  void EndCall();
+  // Waits until no RPC is left, at most until `deadline` of the system's monotonic clock.
+  void WaitForCalls(std::chrono::steady_clock::time_point deadline);
+
   void AddStream(const std::shared_ptr<EndableStream>& stream);
   void RemoveStream(const EndableStream* stream);
 
@@ -65,6 +73,8 @@ class ServiceState {
   std::atomic<bool> stopping_{false};
 
   Mutex mutex_;
+  CondVar calls_changed_;
+  uint64_t calls_ ABSL_GUARDED_BY(mutex_) = 0;
   bool streams_ended_ ABSL_GUARDED_BY(mutex_) = false;
   absl::flat_hash_map<const EndableStream*, std::weak_ptr<EndableStream>> streams_ ABSL_GUARDED_BY(mutex_);
 };

@@ -9,6 +9,7 @@ namespace pleiad {
 std::shared_ptr<UnaryCall> UnaryCall::Create(ServiceState* state, grpc::CallbackServerContext* context, Rpc rpc) {
   std::shared_ptr<UnaryCall> call(new UnaryCall(state, context, rpc));
   call->self_ = call;
+  state->BeginCall();
   return call;
 }
 
@@ -46,6 +47,7 @@ void UnaryCall::OnCancel() {
 void UnaryCall::OnDone() {
   if (admitted_) state_->admission.Release(nullptr, *admitted_);
   const std::shared_ptr<UnaryCall> self = std::move(self_);
+  state_->EndCall();
 }
 
 }  // namespace pleiad

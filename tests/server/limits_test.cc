@@ -23,7 +23,7 @@ TEST(Limits, FollowTheFormulaOfTheWire) {
 
 TEST(Limits, AMessageOf2GiBIsRefusedNamingTheFlag) {
   ServerFlags flags;
-  flags.max_tokens = 52'407;  // the most that stays below 2^31 at 10240 channels
+  flags.max_tokens = 52'406;  // the most that stays below 2^31 at 10240 channels
   const auto most = ComputeLimits(flags, 10240);
   ASSERT_TRUE(most.ok()) << most.status();
   EXPECT_LT(most->max_message_bytes, 1ull << 31);
@@ -31,8 +31,8 @@ TEST(Limits, AMessageOf2GiBIsRefusedNamingTheFlag) {
   ++flags.max_tokens;
   const auto refused = ComputeLimits(flags, 10240);
   EXPECT_EQ(refused.status().code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(refused.status().message(), HasSubstr("--max-tokens 52408"));
-  EXPECT_THAT(refused.status().message(), HasSubstr("at most 52407"));
+  EXPECT_THAT(refused.status().message(), HasSubstr("--max-tokens 52407"));
+  EXPECT_THAT(refused.status().message(), HasSubstr("at most 52406"));
 }
 
 TEST(Table, AutoIsResidentUpToHalfOfTheFreeMemory) {
