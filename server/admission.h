@@ -1,0 +1,77 @@
+// Bounds what is in flight: requests and bytes, half of each per stream. Unary calls beyond the bound are refused;
+// a stream keeps the request it has read and reads no more until there is room.
+//
+// Where nothing is in flight (of the stream, or at all) a request larger than the bound is admitted alone, so none
+// waits for ever.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+
+#include "core/base/mutex.h"
+
+namespace pleiad {
+
+struct AdmissionLimits {
+  uint64_t requests = 0;
+  uint64_t bytes = 0;
+};
+
+// Thread-safe.
+class Admission {
+ public:
+  // What one stream has in flight; the owner is the stream, which outlives its requests. Guarded by the Admission.
+  class Stream {
+   private:
+    friend class Admission;
+    uint64_t requests_ = 0;
+    uint64_t bytes_ = 0;
+  };
+
+  explicit Admission(AdmissionLimits limits) : limits_(limits) {}
+
+  // True: admitted, to be given back by Release. False where it does not fit, or a stream waits for room already.
+  bool TryAdmit(uint64_t bytes);
+
+  // True: admitted now, to be given back by Release. False: `on_room` is called once when it is admitted, on a thread
+  // that made room, with no lock held, unless CancelWait comes first. One wait per stream at a time, in order of
+  // arrival.
+  bool AdmitOrWait(Stream* stream, uint64_t bytes, std::function<void()> on_room);
+
+  // True: the stream waited, and `on_room` is not called. False: it did not wait, or was admitted already.
+  bool CancelWait(const Stream* stream);
+
+  // `stream` null: of a unary call.
+  void Release(Stream* stream, uint64_t bytes);
+
+  // In flight now.
+  AdmissionLimits used() const;
+
+ private:
+  struct Waiter {
+    Stream* stream;
+    uint64_t bytes;
+    std::function<void()> on_room;
+  };
+
+  bool FitsStream(const Stream& stream, uint64_t bytes) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool FitsTotal(uint64_t bytes) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Somebody waits for the total, and not for its own stream alone.
+  bool TotalIsAwaited() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Take(Stream* stream, uint64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void AdmitWaiters() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Leaves and enters the mutex around each callback.
+  void CallReady() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  const AdmissionLimits limits_;
+  mutable Mutex mutex_;
+  AdmissionLimits used_ ABSL_GUARDED_BY(mutex_);
+  std::deque<Waiter> waiters_ ABSL_GUARDED_BY(mutex_);
+  // Admitted, on_room still to be called. One thread at a time calls them, so that a release inside a callback does
+  // not nest.
+  std::deque<std::function<void()>> ready_ ABSL_GUARDED_BY(mutex_);
+  bool calling_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace pleiad

@@ -1,0 +1,46 @@
+#include "server/check.h"
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "core/base/status_macros.h"
+#include "core/model/checkpoint.h"
+#include "server/flag_values.h"
+#include "server/limits.h"
+#include "server/memory_plan.h"
+#include "server/process_stats.h"
+#include "server/table_mode.h"
+
+namespace pleiad {
+
+absl::Status Check(const ServerFlags& flags, std::ostream& out) {
+  PLEIAD_ASSIGN_OR_RETURN(const std::unique_ptr<Checkpoint> checkpoint,
+                          Checkpoint::Open({.dir = flags.model, .eos_token_id = flags.eos_token_id}));
+  std::vector<LayerWeights> weights;
+  for (uint32_t i = 0; i < checkpoint->layers().size(); ++i) {
+    PLEIAD_ASSIGN_OR_RETURN(LayerWeights layer, checkpoint->LoadWeights(LayerOrdinal(i)));
+    weights.push_back(std::move(layer));
+  }
+  const Geometry& geometry = checkpoint->config().geometry;
+  PLEIAD_ASSIGN_OR_RETURN(const ServiceLimits limits, ComputeLimits(flags, geometry.channels()));
+  PLEIAD_ASSIGN_OR_RETURN(const MemoryPlan plan, PlanMemory(*checkpoint, flags));
+
+  out << "model " << flags.model << ", id " << checkpoint->ModelId(weights) << "\n";
+  for (const PleLayer& layer : checkpoint->layers()) {
+    out << "layer " << layer.index.value() << ": " << layer.table.rows << " rows of " << layer.table.head_dim << " "
+        << Name(layer.table.dtype) << " in " << layer.table.shards.size() << " shards\n";
+  }
+  out << "files needed:\n";
+  for (const CheckpointFile& file : checkpoint->files()) {
+    out << "  " << file.path << "  " << FormatSize(file.bytes) << "\n";
+  }
+  const uint64_t available = MemAvailable();
+  out << "memory plan: " << Describe(plan) << "; available " << FormatSize(available) << "\n"
+      << "largest message: " << limits.max_message_bytes << " bytes (--max-tokens " << limits.max_tokens << ")\n";
+  PLEIAD_RETURN_IF_ERROR(DecideTable(flags.table, plan.arena, available).status());
+  out << "table: resident\n";
+  return absl::OkStatus();
+}
+
+}  // namespace pleiad

@@ -1,0 +1,86 @@
+#include "server/checkpoint_loader.h"
+
+#include <algorithm>
+#include <thread>
+#include <utility>
+
+#include "core/base/status_macros.h"
+#include "core/device/device.h"
+#include "core/rows/pread_reader.h"
+#include "server/log.h"
+#include "server/memory_plan.h"
+#include "server/process_stats.h"
+#include "server/table_mode.h"
+
+namespace pleiad {
+namespace {
+
+DeviceOptions MakeDeviceOptions(const Checkpoint& checkpoint, const ServerFlags& flags, uint64_t slots) {
+  DeviceOptions options;
+  options.geometry = checkpoint.config().geometry;
+  options.row_dtype = checkpoint.layers().front().table.arena_dtype();
+  for (const PleLayer& layer : checkpoint.layers()) options.row_scales.push_back(layer.table.scale);
+  options.arena_slots = slots;
+  options.carries = flags.max_sequences * static_cast<uint32_t>(checkpoint.layers().size());
+  options.rollback_tokens = flags.rollback_tokens;
+  options.max_tokens = flags.max_tokens;
+  options.threads = flags.threads;
+  options.batch_invariant = flags.batch_invariant;
+  return options;
+}
+
+}  // namespace
+
+absl::StatusOr<ModelSummary> CheckpointLoader::Open() {
+  PLEIAD_ASSIGN_OR_RETURN(checkpoint_, Checkpoint::Open({.dir = flags_.model, .eos_token_id = flags_.eos_token_id}));
+  PLEIAD_ASSIGN_OR_RETURN(const MemoryPlan plan, PlanMemory(*checkpoint_, flags_));
+  PLEIAD_RETURN_IF_ERROR(DecideTable(flags_.table, plan.arena, MemAvailable()).status());
+  spdlog::info("checkpoint {}: {} PLE layer(s) in {} file(s); memory: {}", flags_.model, checkpoint_->layers().size(),
+               checkpoint_->files().size(), Describe(plan));
+  ModelSummary summary{.config = checkpoint_->config(), .layers = {}};
+  for (const PleLayer& layer : checkpoint_->layers()) {
+    summary.layers.push_back({.index = layer.index, .rows = layer.table.rows, .row_dtype = Name(layer.table.dtype)});
+  }
+  return summary;
+}
+
+absl::StatusOr<LoadedModel> CheckpointLoader::Load(const LoadHooks& hooks) {
+  std::vector<LayerWeights> weights;
+  EngineModel model{.config = checkpoint_->config(), .hashers = {}, .model_id = {}};
+  const Geometry& geometry = model.config.geometry;
+  for (uint32_t i = 0; i < checkpoint_->layers().size(); ++i) {
+    PLEIAD_ASSIGN_OR_RETURN(LayerWeights layer, checkpoint_->LoadWeights(LayerOrdinal(i)));
+    weights.push_back(std::move(layer));
+    model.hashers.emplace_back(checkpoint_->layers()[i].hash, geometry.ngram_size, geometry.heads_per_ngram,
+                               model.config.eos_token_id);
+    if (hooks.cancelled()) return absl::CancelledError("loading was cancelled");
+  }
+  model.model_id = checkpoint_->ModelId(weights);
+
+  PLEIAD_ASSIGN_OR_RETURN(const uint64_t slots, ResidentSlots(*checkpoint_));
+  PLEIAD_ASSIGN_OR_RETURN(std::unique_ptr<Device> device,
+                          CreateCpuDevice(MakeDeviceOptions(*checkpoint_, flags_, slots), std::move(weights)));
+  const uint32_t threads = std::clamp(std::thread::hardware_concurrency(), 1u, 8u);
+  const std::unique_ptr<RowReader> reader = CreatePreadReader(checkpoint_->files(), threads);
+  ResidentLoadOptions options;
+  options.write_arena = [&device](Slot first, absl::Span<const std::byte> rows) {
+    return device->WriteArena(first, rows);
+  };
+  options.on_progress = hooks.on_progress;
+  options.cancelled = hooks.cancelled;
+  options.threads = threads;
+  PLEIAD_ASSIGN_OR_RETURN(std::unique_ptr<RowStore> rows, LoadResidentRowStore(*checkpoint_, *reader, options));
+
+  const EngineOptions engine_options{.max_tokens = flags_.max_tokens,
+                                     .max_sequences = flags_.max_sequences,
+                                     .rollback_tokens = flags_.rollback_tokens,
+                                     .sequence_ttl = flags_.sequence_ttl,
+                                     .clock = clock_};
+  LoadedModel loaded;
+  loaded.reader = reader->info();
+  PLEIAD_ASSIGN_OR_RETURN(loaded.engine,
+                          Engine::Create(engine_options, std::move(model), std::move(rows), std::move(device)));
+  return loaded;
+}
+
+}  // namespace pleiad

@@ -1,0 +1,54 @@
+// Between the wire's messages and the engine's structs. Pure functions, thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "core/engine/engine.h"
+#include "core/engine/failure.h"
+#include "grpcpp/support/status.h"
+#include "pleiad/v1/ple.pb.h"
+#include "server/limits.h"
+
+namespace pleiad {
+
+// The metadata key of a serialised pleiad.v1.Status.
+inline constexpr char kStatusMetadataKey[] = "pleiad-status-bin";
+
+// The engine's request; its tensor points into `request`, which must outlive it. What the engine cannot see
+// (unknown enum values, regions, a message above max_message_bytes) is put into `refused`. `output.allocate` is
+// left to the caller.
+StepRequest ToStepRequest(const v1::ForwardRequest& request, const ServiceLimits& limits);
+
+// Bytes of the output tensor the request asks for; 0 where it will be refused for its size.
+uint64_t OutputBytes(const v1::ForwardRequest& request, const ServiceLimits& limits);
+
+// All but the tensor's bytes, which are there already; they are dropped when the step failed.
+void FillResponse(const StepResult& result, v1::ForwardResponse& response);
+
+v1::Status ToProto(const Outcome& outcome);
+
+// As the RPC's status. The message is cut to 1 KiB: status and metadata share gRPC's 8 KiB of headers.
+grpc::Status ToGrpcStatus(const Outcome& outcome);
+// The value of kStatusMetadataKey; of many details only the first that fit in 4 KiB.
+std::string ToStatusMetadata(const Outcome& outcome);
+
+OpenRequest ToOpenRequest(const v1::OpenSequenceRequest& request);
+LookupRequest ToLookupRequest(const v1::LookupRequest& request);
+std::vector<CarryBlob> ToCarryBlobs(const google::protobuf::RepeatedPtrField<v1::LayerAux>& layers);
+void FillLayerAux(std::vector<CarryBlob> layers, google::protobuf::RepeatedPtrField<v1::LayerAux>& out);
+
+// Rules of the other RPCs that need no engine; nullopt when kept.
+std::optional<Outcome> Check(const v1::OpenSequenceRequest& request);
+std::optional<Outcome> CheckSequenceId(uint64_t sequence_id);
+
+// Server-side refusals.
+Outcome Loading();
+Outcome Stopping();
+Outcome TooManyInFlight(const ServiceLimits& limits);
+Outcome RegionsNotSupported(absl::StatusCode code, const std::string& field);
+
+}  // namespace pleiad

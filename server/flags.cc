@@ -1,0 +1,257 @@
+#include "server/flags.h"
+
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
+#include "core/base/status_macros.h"
+#include "server/flag_values.h"
+#include "server/listener.h"
+
+namespace pleiad {
+namespace {
+
+constexpr absl::string_view kEnvironmentPrefix = "PLEIAD_";
+
+// Flags as typed, before the values with units are read.
+struct RawFlags {
+  ServerFlags flags;
+  std::string device = "auto";
+  std::string table = "auto";
+  std::string reader = "auto";
+  std::string direct = "auto";
+  std::string cache_bytes;
+  std::string sequence_ttl = "10m";
+  std::string drain_timeout = "30s";
+  std::string read_timeout = "5s";
+  std::string max_inflight_bytes;
+};
+
+void AddOptions(CLI::App& app, RawFlags& raw) {
+  ServerFlags& flags = raw.flags;
+  app.add_option("--model", flags.model, "Checkpoint folder: config.json and safetensors files")->type_name("DIR");
+  app.add_option("--listen", flags.listen, "gRPC listeners, HOST:PORT (port 0: any) or unix:PATH; several allowed")
+      ->type_name("ADDR")
+      ->capture_default_str();
+  app.add_option("--metrics-listen", flags.metrics_listen,
+                 "Prometheus metrics at http://HOST:PORT/metrics (port 0: any)")
+      ->type_name("HOST:PORT")
+      ->capture_default_str();
+  app.add_option("--device", raw.device, "auto, cpu or cuda[:N]; auto is cpu (cuda is not built yet)")
+      ->type_name("NAME")
+      ->capture_default_str();
+  app.add_option("--table", raw.table,
+                 "auto, resident or cached; auto is resident when the table fits in half of the free memory (cached is "
+                 "not built yet)")
+      ->type_name("MODE")
+      ->capture_default_str();
+  app.add_option("--cache-bytes", raw.cache_bytes, "Row cache of --table cached, bytes (not built yet)")
+      ->type_name("SIZE");
+  app.add_option("--max-tokens", flags.max_tokens, "Tokens of one request and of one batch")
+      ->type_name("N")
+      ->check(CLI::Range(1u, 1u << 24))
+      ->capture_default_str();
+  app.add_option("--max-sequences", flags.max_sequences, "Sequences open at a time; their memory is taken at start")
+      ->type_name("N")
+      ->check(CLI::Range(1u, 1u << 24))
+      ->capture_default_str();
+  app.add_option("--rollback-tokens", flags.rollback_tokens,
+                 "Tokens a sequence can be moved back by, any number of times")
+      ->type_name("N")
+      ->check(CLI::Range(0u, 1u << 16))
+      ->capture_default_str();
+  app.add_option("--sequence-ttl", raw.sequence_ttl, "A sequence idle for so long is closed (as 10m, 90s)")
+      ->type_name("DURATION")
+      ->capture_default_str();
+  app.add_option("--drain-timeout", raw.drain_timeout, "Time from SIGTERM until the server stops at the latest")
+      ->type_name("DURATION")
+      ->capture_default_str();
+  app.add_option("--read-timeout", raw.read_timeout, "Longest wait for a row of --table cached (not built yet)")
+      ->type_name("DURATION")
+      ->capture_default_str();
+  app.add_option("--reader", raw.reader, "auto, io_uring or pread; auto is pread (io_uring is not built yet)")
+      ->type_name("NAME")
+      ->capture_default_str();
+  app.add_option("--direct", raw.direct, "auto, require or off; auto is off (direct reads are not built yet)")
+      ->type_name("MODE")
+      ->capture_default_str();
+  app.add_option("--max-inflight-requests", flags.max_inflight_requests, "Requests in flight; half of them per stream")
+      ->type_name("N")
+      ->check(CLI::Range(1u, 1u << 24))
+      ->capture_default_str();
+  app.add_option(
+         "--max-inflight-bytes", raw.max_inflight_bytes,
+         "Bytes of requests in flight, their outputs included; half of them per stream [4 x the largest message: "
+         "max-tokens x (4 x channels + 16) + 64 KiB]")
+      ->type_name("SIZE");
+  app.add_flag("--batch-invariant", flags.batch_invariant,
+               "Bit-equal results whatever a request is batched with; slower");
+  app.add_option("--eos-token-id", flags.eos_token_id, "Token id that ends the hash window [the config's]")
+      ->type_name("N");
+  app.add_option("--threads", flags.threads, "Threads of the CPU device; 0: all cores")
+      ->type_name("N")
+      ->check(CLI::Range(0u, 4096u))
+      ->capture_default_str();
+  app.add_flag("--reflection", flags.reflection, "gRPC reflection on every listener, not only loopback and unix:");
+  app.add_option("--log-level", flags.log_level, "trace, debug, info, warning, error or off")
+      ->type_name("LEVEL")
+      ->check(CLI::IsMember({"trace", "debug", "info", "warning", "error", "off"}))
+      ->capture_default_str();
+  app.add_option("--log-format", flags.log_format, "text or json, on standard error")
+      ->type_name("FORMAT")
+      ->check(CLI::IsMember({"text", "json"}))
+      ->capture_default_str();
+  app.add_flag("--check", flags.check, "Verify the checkpoint, print the memory plan and the files needed, exit");
+}
+
+std::string EnvironmentName(absl::string_view flag) {
+  return absl::StrCat(kEnvironmentPrefix, absl::AsciiStrToUpper(absl::StrReplaceAll(flag, {{"-", "_"}})));
+}
+
+// Kubernetes sets these for a service called pleiad-something.
+bool IsServiceLink(absl::string_view name) {
+  return absl::EndsWith(name, "_SERVICE_HOST") || absl::StrContains(name, "_SERVICE_PORT") ||
+         absl::EndsWith(name, "_PORT") || absl::StrContains(name, "_PORT_");
+}
+
+bool IsGiven(const std::vector<std::string>& args, absl::string_view flag) {
+  return std::any_of(args.begin(), args.end(), [flag](absl::string_view arg) {
+    return absl::ConsumePrefix(&arg, "--") && absl::ConsumePrefix(&arg, flag) && (arg.empty() || arg.front() == '=');
+  });
+}
+
+// Appends `--flag=value` for each flag that only the environment gives.
+absl::Status AppendEnvironment(const CLI::App& app, const std::map<std::string, std::string>& environment,
+                               std::vector<std::string>& args) {
+  std::map<std::string, const CLI::Option*> by_name;
+  for (const CLI::Option* option : app.get_options()) {
+    const std::string flag = option->get_lnames().empty() ? "" : option->get_lnames().front();
+    if (!flag.empty() && flag != "help" && flag != "version") by_name.emplace(EnvironmentName(flag), option);
+  }
+  std::vector<std::string> added;
+  for (const auto& [name, value] : environment) {
+    if (!absl::StartsWith(name, kEnvironmentPrefix)) continue;
+    const auto found = by_name.find(name);
+    if (found == by_name.end()) {
+      if (IsServiceLink(name)) continue;
+      return absl::InvalidArgumentError(absl::StrCat("environment: ", name, " names no flag (see --help)"));
+    }
+    const std::string& flag = found->second->get_lnames().front();
+    if (IsGiven(args, flag)) continue;
+    if (flag == "listen") {
+      for (absl::string_view part : absl::StrSplit(value, ',', absl::SkipWhitespace())) {
+        added.push_back(absl::StrCat("--listen=", absl::StripAsciiWhitespace(part)));
+      }
+    } else {
+      added.push_back(absl::StrCat("--", flag, "=", value));
+    }
+  }
+  args.insert(args.end(), added.begin(), added.end());
+  return absl::OkStatus();
+}
+
+absl::Status NotBuilt(absl::string_view flag, absl::string_view value, absl::string_view advice) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("--", flag, value.empty() ? "" : " ", value, ": not built yet; ", advice));
+}
+
+absl::Status Unknown(absl::string_view flag, absl::string_view value, absl::string_view rule) {
+  return absl::InvalidArgumentError(absl::StrCat("--", flag, " '", value, "': must be ", rule));
+}
+
+absl::Status RefuseUnbuilt(const CLI::App& app, const RawFlags& raw) {
+  if (absl::StartsWith(raw.device, "cuda")) return NotBuilt("device", raw.device, "use --device cpu");
+  if (raw.device != "auto" && raw.device != "cpu") return Unknown("device", raw.device, "auto, cpu or cuda[:N]");
+  if (raw.table == "cached") return NotBuilt("table", raw.table, "use --table resident");
+  if (raw.table != "auto" && raw.table != "resident") return Unknown("table", raw.table, "auto, resident or cached");
+  if (app.count("--cache-bytes") > 0) {
+    if (auto size = ParseSize(raw.cache_bytes); !size.ok()) return Unknown("cache-bytes", raw.cache_bytes, "a size");
+    return NotBuilt("cache-bytes", "", "it belongs to --table cached");
+  }
+  if (raw.reader == "io_uring") return NotBuilt("reader", raw.reader, "use --reader pread");
+  if (raw.reader != "auto" && raw.reader != "pread") return Unknown("reader", raw.reader, "auto, io_uring or pread");
+  if (raw.direct == "require") return NotBuilt("direct", raw.direct, "use --direct off");
+  if (raw.direct != "auto" && raw.direct != "off") return Unknown("direct", raw.direct, "auto, require or off");
+  if (app.count("--read-timeout") > 0) return NotBuilt("read-timeout", "", "it belongs to --table cached");
+  return absl::OkStatus();
+}
+
+absl::StatusOr<absl::Duration> ReadDuration(absl::string_view flag, const std::string& text, absl::Duration least) {
+  absl::Duration value;
+  if (!absl::ParseDuration(text, &value) || value < least) {
+    return Unknown(flag, text,
+                   absl::StrCat("a duration of at least ", absl::FormatDuration(least), ", as 30s, 10m or 1h"));
+  }
+  return value;
+}
+
+absl::StatusOr<ServerFlags> ReadFlags(const CLI::App& app, RawFlags& raw) {
+  PLEIAD_RETURN_IF_ERROR(RefuseUnbuilt(app, raw));
+  ServerFlags& flags = raw.flags;
+  if (flags.model.empty()) return absl::InvalidArgumentError("--model: the checkpoint folder is required");
+  flags.table = raw.table == "resident" ? TableFlag::kResident : TableFlag::kAuto;
+  PLEIAD_ASSIGN_OR_RETURN(flags.sequence_ttl, ReadDuration("sequence-ttl", raw.sequence_ttl, absl::Milliseconds(1)));
+  PLEIAD_ASSIGN_OR_RETURN(flags.drain_timeout, ReadDuration("drain-timeout", raw.drain_timeout, absl::ZeroDuration()));
+  if (app.count("--max-inflight-bytes") > 0) {
+    auto size = ParseSize(raw.max_inflight_bytes);
+    if (!size.ok()) return absl::InvalidArgumentError(absl::StrCat("--max-inflight-bytes ", size.status().message()));
+    flags.max_inflight_bytes = *size;
+  }
+  for (const std::string& address : flags.listen) {
+    PLEIAD_RETURN_IF_ERROR(ParseListenAddress(address).status());
+  }
+  PLEIAD_ASSIGN_OR_RETURN(const ListenAddress metrics, ParseListenAddress(flags.metrics_listen));
+  if (metrics.is_unix()) return Unknown("metrics-listen", flags.metrics_listen, "HOST:PORT");
+  return flags;
+}
+
+}  // namespace
+
+absl::StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& args,
+                                             const std::map<std::string, std::string>& environment) {
+  RawFlags raw;
+  CLI::App app("Serves the PLE stage of a qwen4_exp model over gRPC.", "pleiad-server");
+  AddOptions(app, raw);
+  app.set_version_flag("--version", absl::StrCat("pleiad-server ", kServerVersion));
+  app.set_config("--config", "", "TOML file of flags, as `max-tokens = 4096`")->type_name("FILE");
+  app.allow_config_extras(CLI::config_extras_mode::error);
+  app.footer(
+      "A flag can also be given as PLEIAD_<FLAG> in the environment (PLEIAD_MAX_TOKENS) or in the file of --config;\n"
+      "the command line wins over the environment, the environment over the file. Sizes: 4GiB, 512MiB, 1e9.\n"
+      "Exit codes: 0 drained, 1 refused to start, 2 bad flags, 3 device lost, 4 steps unanswered when stopped.");
+  std::vector<std::string> all = args;
+  try {
+    PLEIAD_RETURN_IF_ERROR(AppendEnvironment(app, environment, all));
+    std::reverse(all.begin(), all.end());
+    app.parse(all);
+  } catch (const CLI::CallForVersion&) {
+    return CommandLine{.text = absl::StrCat(app.version(), "\n"), .flags = {}};
+  } catch (const CLI::CallForHelp&) {
+    return CommandLine{.text = app.help(), .flags = {}};
+  } catch (const CLI::ParseError& error) {
+    return absl::InvalidArgumentError(error.what());
+  }
+  CommandLine line;
+  PLEIAD_ASSIGN_OR_RETURN(line.flags, ReadFlags(app, raw));
+  return line;
+}
+
+std::map<std::string, std::string> ReadEnvironment() {
+  std::map<std::string, std::string> result;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::pair<std::string, std::string> parts = absl::StrSplit(*entry, absl::MaxSplits('=', 1));
+    result.insert(parts);
+  }
+  return result;
+}
+
+}  // namespace pleiad

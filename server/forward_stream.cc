@@ -1,0 +1,206 @@
+#include "server/forward_stream.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "server/convert.h"
+
+namespace pleiad {
+
+ForwardStream* ForwardStream::Start(ServiceState* state, grpc::CallbackServerContext* context) {
+  std::shared_ptr<ForwardStream> stream(new ForwardStream(state, context));
+  stream->self_ = stream;
+  state->BeginCall();
+  state->AddStream(stream);
+  stream->ReadNext();
+  return stream.get();
+}
+
+void ForwardStream::ReadNext() {
+  MutexLock lock(&mutex_);
+  if (half_closed_ || cancelled_ || ending_) return;
+  reading_ = std::make_shared<Step>();
+  StartRead(&reading_->request);
+}
+
+void ForwardStream::OnReadDone(bool ok) {
+  StepPtr step;
+  {
+    MutexLock lock(&mutex_);
+    step = std::move(reading_);
+    half_closed_ = half_closed_ || !ok;
+    if (ok && !cancelled_ && !ending_) {
+      waiting_ = step;
+    } else {
+      dropped_ = dropped_ || ok;
+      step = nullptr;
+    }
+  }
+  if (step == nullptr) return FinishIfOver();
+  step->arrival = state_->clock()->Now();
+  step->bytes = step->request.ByteSizeLong() + OutputBytes(step->request, state_->limits());
+  const std::shared_ptr<ForwardStream> self = self_;
+  if (state_->admission.AdmitOrWait(&admission_, step->bytes, [self] { self->Admitted(); })) return Admitted();
+  if (IsOver()) Abandon();
+}
+
+ForwardStream::StepPtr ForwardStream::TakeWaiting() {
+  MutexLock lock(&mutex_);
+  StepPtr step = std::move(waiting_);
+  if (step != nullptr) running_.insert(step);
+  return step;
+}
+
+void ForwardStream::Admitted() {
+  const StepPtr step = TakeWaiting();
+  step->admitted = true;
+  Run(step);
+  ReadNext();
+}
+
+void ForwardStream::Abandon() {
+  if (state_->admission.CancelWait(&admission_)) Drop(TakeWaiting());
+}
+
+void ForwardStream::Drop(const StepPtr& step) {
+  {
+    MutexLock lock(&mutex_);
+    running_.erase(step);
+    dropped_ = true;
+  }
+  Release(step);
+  FinishIfOver();
+}
+
+bool ForwardStream::IsOver() {
+  MutexLock lock(&mutex_);
+  return cancelled_ || ending_;
+}
+
+void ForwardStream::Release(const StepPtr& step) {
+  if (step->admitted) state_->admission.Release(&admission_, step->bytes);
+}
+
+void ForwardStream::Run(const StepPtr& step) {
+  if (IsOver()) return Drop(step);
+  StepRequest request = ToStepRequest(step->request, state_->limits());
+  request.timeout = std::max(absl::ZeroDuration(), request.timeout - (state_->clock()->Now() - step->arrival));
+  request.output.allocate = [response = &step->response](uint64_t bytes) {
+    std::string* data = response->mutable_output()->mutable_data();
+    data->resize(bytes);
+    return reinterpret_cast<std::byte*>(data->data());
+  };
+  const std::shared_ptr<ForwardStream> self = self_;
+  const StepId id = state_->engine()->Submit(std::move(request),
+                                             [self, step](const StepResult& result) { self->Answer(step, result); });
+  {
+    MutexLock lock(&mutex_);
+    step->id = id;
+    if (!cancelled_ || !running_.contains(step)) return;
+  }
+  state_->engine()->Cancel(id);
+}
+
+void ForwardStream::Answer(const StepPtr& step, const StepResult& result) {
+  FillResponse(result, step->response);
+  step->response.set_request_id(step->request.request_id());
+  step->response.set_draining(state_->draining());
+  state_->counters.CountItem(step->request.mode() == v1::MODE_PRESTAGE ? 1 : 0, result.outcome.code);
+  v1::ForwardRequest().Swap(&step->request);
+  bool dropped;
+  {
+    MutexLock lock(&mutex_);
+    running_.erase(step);
+    dropped = cancelled_;
+    if (!dropped) {
+      answered_.push_back(step);
+      WriteNext();
+    }
+  }
+  if (dropped) Release(step);
+  FinishIfOver();
+}
+
+void ForwardStream::WriteNext() {
+  if (writing_ || answered_.empty()) return;
+  writing_ = true;
+  StartWrite(&answered_.front()->response);
+}
+
+std::deque<ForwardStream::StepPtr> ForwardStream::TakeUnwritten() {
+  std::deque<StepPtr> steps;
+  while (answered_.size() > (writing_ ? 1 : 0)) {
+    steps.push_back(std::move(answered_.back()));
+    answered_.pop_back();
+  }
+  return steps;
+}
+
+void ForwardStream::OnWriteDone(bool ok) {
+  std::deque<StepPtr> released;
+  {
+    MutexLock lock(&mutex_);
+    writing_ = false;
+    if (ok) {
+      released.push_back(std::move(answered_.front()));
+      answered_.pop_front();
+      WriteNext();
+    } else {
+      cancelled_ = true;
+      released = TakeUnwritten();
+    }
+  }
+  for (const StepPtr& step : released) Release(step);
+  FinishIfOver();
+}
+
+void ForwardStream::OnCancel() {
+  std::vector<StepId> steps;
+  std::deque<StepPtr> dropped;
+  {
+    MutexLock lock(&mutex_);
+    cancelled_ = true;
+    for (const StepPtr& step : running_) {
+      if (step->id) steps.push_back(*step->id);
+    }
+    dropped = TakeUnwritten();
+  }
+  Abandon();
+  for (const StepPtr& step : dropped) Release(step);
+  std::sort(steps.begin(), steps.end());
+  for (const StepId step : steps) state_->engine()->Cancel(step);
+  FinishIfOver();
+}
+
+void ForwardStream::End() {
+  {
+    MutexLock lock(&mutex_);
+    ending_ = true;
+  }
+  Abandon();
+  FinishIfOver();
+}
+
+void ForwardStream::FinishIfOver() {
+  bool stopped;
+  {
+    MutexLock lock(&mutex_);
+    const bool no_more = half_closed_ || cancelled_ || ending_;
+    if (!no_more || finished_ || writing_ || waiting_ != nullptr || !running_.empty() || !answered_.empty()) return;
+    finished_ = true;
+    stopped = ending_ && (!half_closed_ || dropped_);
+  }
+  const Outcome outcome = stopped ? Stopping() : Outcome{};
+  if (stopped) context_->AddTrailingMetadata(kStatusMetadataKey, ToStatusMetadata(outcome));
+  state_->counters.CountRpc(Rpc::kForwardStream, context_->IsCancelled() ? absl::StatusCode::kCancelled : outcome.code);
+  Finish(ToGrpcStatus(outcome));
+}
+
+void ForwardStream::OnDone() {
+  state_->RemoveStream(this);
+  const std::shared_ptr<ForwardStream> self = std::move(self_);
+  state_->EndCall();
+}
+
+}  // namespace pleiad

@@ -1,0 +1,85 @@
+// One ForwardStream RPC: reads are pipelined, many steps are in flight, responses are written one at a time in the
+// order the engine answers.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+
+#include "absl/container/flat_hash_set.h"
+#include "absl/time/time.h"
+#include "core/base/mutex.h"
+#include "core/engine/engine.h"
+#include "grpcpp/grpcpp.h"
+#include "pleiad/v1/ple.pb.h"
+#include "server/service_state.h"
+
+namespace pleiad {
+
+// Ends when the client half-closes and everything is answered, when it cancels (queued steps are cancelled, nothing
+// more is written), or by End(). Lives until gRPC and the engine are done with it.
+class ForwardStream final : public grpc::ServerBidiReactor<v1::ForwardRequest, v1::ForwardResponse>,
+                            public EndableStream {
+ public:
+  // Starts reading. The result belongs to itself.
+  static ForwardStream* Start(ServiceState* state, grpc::CallbackServerContext* context);
+
+  // Reads no more, drops what waits for room; UNAVAILABLE once admitted steps are answered.
+  void End() override;
+
+  void OnReadDone(bool ok) override;
+  void OnWriteDone(bool ok) override;
+  void OnCancel() override;
+  void OnDone() override;
+
+ private:
+  struct Step {
+    v1::ForwardRequest request;    // the engine's input points here
+    v1::ForwardResponse response;  // and its output here
+    uint64_t bytes = 0;
+    bool admitted = false;  // `bytes` are reserved
+    absl::Time arrival;
+    std::optional<StepId> id;  // guarded by the stream's mutex
+  };
+  using StepPtr = std::shared_ptr<Step>;
+
+  ForwardStream(ServiceState* state, grpc::CallbackServerContext* context) : state_(state), context_(context) {}
+
+  void ReadNext() ABSL_LOCKS_EXCLUDED(mutex_);
+  // Moves the request that waits for room to the running ones.
+  StepPtr TakeWaiting() ABSL_LOCKS_EXCLUDED(mutex_);
+  void Admitted() ABSL_LOCKS_EXCLUDED(mutex_);
+  // Takes the waiting request back from admission.
+  void Abandon() ABSL_LOCKS_EXCLUDED(mutex_);
+  // A request that the engine will not see; it gets no response.
+  void Drop(const StepPtr& step) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Cancelled or ending.
+  bool IsOver() ABSL_LOCKS_EXCLUDED(mutex_);
+  void Run(const StepPtr& step) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Answer(const StepPtr& step, const StepResult& result) ABSL_LOCKS_EXCLUDED(mutex_);
+  void WriteNext() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Steps that are answered and not being written; they are dropped.
+  std::deque<StepPtr> TakeUnwritten() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Release(const StepPtr& step);
+  void FinishIfOver() ABSL_LOCKS_EXCLUDED(mutex_);
+
+  ServiceState* const state_;
+  grpc::CallbackServerContext* const context_;
+  Admission::Stream admission_;
+  std::shared_ptr<ForwardStream> self_;  // until OnDone
+
+  Mutex mutex_;
+  StepPtr reading_ ABSL_GUARDED_BY(mutex_);
+  StepPtr waiting_ ABSL_GUARDED_BY(mutex_);  // read, not admitted
+  absl::flat_hash_set<StepPtr> running_ ABSL_GUARDED_BY(mutex_);
+  std::deque<StepPtr> answered_ ABSL_GUARDED_BY(mutex_);  // the front is being written while writing_
+  bool writing_ ABSL_GUARDED_BY(mutex_) = false;
+  bool half_closed_ ABSL_GUARDED_BY(mutex_) = false;
+  bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
+  bool dropped_ ABSL_GUARDED_BY(mutex_) = false;
+  bool ending_ ABSL_GUARDED_BY(mutex_) = false;
+  bool finished_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace pleiad

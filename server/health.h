@@ -1,0 +1,63 @@
+// grpc.health.v1.Health: names "" and "pleiad.v1.Ple" are ready to serve, "pleiad.live" the process works.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/container/flat_hash_map.h"
+#include "core/base/mutex.h"
+#include "grpc/health/v1/health.grpc.pb.h"
+#include "grpcpp/grpcpp.h"
+
+namespace pleiad {
+
+enum class Readiness : uint8_t { kNotServing, kServing };
+
+// Called with each new state, with no lock held.
+class HealthWatcher {
+ public:
+  virtual ~HealthWatcher() = default;
+  virtual void Update() = 0;
+  virtual void End() = 0;
+};
+
+// Thread-safe. Not serving at first.
+class Health {
+ public:
+  using ServingStatus = grpc::health::v1::HealthCheckResponse::ServingStatus;
+
+  void Set(Readiness readiness);
+  bool serving() const;
+  // SERVICE_UNKNOWN for other names.
+  ServingStatus Get(const std::string& name) const;
+
+  void Add(const std::shared_ptr<HealthWatcher>& watcher);
+  void Remove(const HealthWatcher* watcher);
+  // Ends all Watch calls, those that come later too.
+  void EndWatches();
+
+ private:
+  mutable Mutex mutex_;
+  Readiness readiness_ ABSL_GUARDED_BY(mutex_) = Readiness::kNotServing;
+  bool ended_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::flat_hash_map<const HealthWatcher*, std::weak_ptr<HealthWatcher>> watchers_ ABSL_GUARDED_BY(mutex_);
+};
+
+// One instance per grpc::Server; `health` outlives it.
+class HealthService final : public grpc::health::v1::Health::CallbackService {
+ public:
+  explicit HealthService(Health* health) : health_(health) {}
+
+  grpc::ServerUnaryReactor* Check(grpc::CallbackServerContext* context,
+                                  const grpc::health::v1::HealthCheckRequest* request,
+                                  grpc::health::v1::HealthCheckResponse* response) override;
+  grpc::ServerWriteReactor<grpc::health::v1::HealthCheckResponse>* Watch(
+      grpc::CallbackServerContext* context, const grpc::health::v1::HealthCheckRequest* request) override;
+
+ private:
+  Health* const health_;
+};
+
+}  // namespace pleiad

@@ -1,0 +1,31 @@
+#include "server/limits.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "absl/strings/str_cat.h"
+
+namespace pleiad {
+
+absl::StatusOr<ServiceLimits> ComputeLimits(const ServerFlags& flags, uint32_t channels) {
+  constexpr uint64_t kEnvelope = 64 * 1024;
+  constexpr uint64_t kLargest = std::numeric_limits<int>::max();
+  const uint64_t token_bytes = 4 * uint64_t{channels} + 16;
+  ServiceLimits limits{.max_tokens = flags.max_tokens,
+                       .max_sequences = flags.max_sequences,
+                       .rollback_tokens = flags.rollback_tokens,
+                       .channels = channels};
+  limits.max_message_bytes = flags.max_tokens * token_bytes + kEnvelope;
+  if (limits.max_message_bytes > kLargest) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--max-tokens ", flags.max_tokens, ": a message of so many tokens has ", limits.max_message_bytes,
+                     " bytes and must stay below 2^31; at most ", (kLargest - kEnvelope) / token_bytes, " at ",
+                     channels, " channels"));
+  }
+  limits.receive_bytes = static_cast<int>(std::min(2 * limits.max_message_bytes, kLargest));
+  limits.inflight_requests = flags.max_inflight_requests;
+  limits.inflight_bytes = flags.max_inflight_bytes.value_or(4 * limits.max_message_bytes);
+  return limits;
+}
+
+}  // namespace pleiad

@@ -1,0 +1,26 @@
+// What one request and all requests in flight may weigh.
+#pragma once
+
+#include <cstdint>
+
+#include "absl/status/statusor.h"
+#include "server/flags.h"
+
+namespace pleiad {
+
+struct ServiceLimits {
+  uint32_t max_tokens = 0;
+  uint32_t max_sequences = 0;
+  uint32_t rollback_tokens = 0;
+  uint32_t channels = 0;
+  uint64_t max_message_bytes = 0;  // max_tokens * (4 * channels + 16) + 64 KiB
+  int receive_bytes = 0;           // gRPC's own limit: twice that, at most 2^31 - 1
+  uint64_t inflight_requests = 0;
+  uint64_t inflight_bytes = 0;
+};
+
+// `channels` values of one token in the highway. InvalidArgument naming --max-tokens when max_message_bytes reaches
+// 2^31.
+absl::StatusOr<ServiceLimits> ComputeLimits(const ServerFlags& flags, uint32_t channels);
+
+}  // namespace pleiad

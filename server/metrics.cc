@@ -1,0 +1,222 @@
+#include "server/metrics.h"
+
+#include <netdb.h>
+#include <prometheus/exposer.h>
+#include <sys/socket.h>
+
+#include <chrono>
+#include <exception>
+#include <future>
+#include <limits>
+#include <thread>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "core/base/unique_fd.h"
+
+namespace pleiad {
+namespace {
+
+using prometheus::ClientMetric;
+using prometheus::MetricFamily;
+using prometheus::MetricType;
+using Labels = std::vector<ClientMetric::Label>;
+
+class Families {
+ public:
+  // Further values go to the family begun last.
+  void Begin(std::string name, std::string help, MetricType type) {
+    families_.push_back({std::move(name), std::move(help), type, {}});
+  }
+  void Add(double value, Labels labels = {}) {
+    ClientMetric metric;
+    metric.label = std::move(labels);
+    (families_.back().type == MetricType::Counter ? metric.counter.value : metric.gauge.value) = value;
+    families_.back().metric.push_back(std::move(metric));
+  }
+  void Add(uint64_t value, Labels labels = {}) { Add(static_cast<double>(value), std::move(labels)); }
+
+  // `bound(i)` is the upper bound of counts[i]; the last count has none.
+  template <size_t kCounts, typename Bound>
+  void AddHistogram(const std::array<uint64_t, kCounts>& counts, double sum, Bound bound, Labels labels = {}) {
+    ClientMetric metric;
+    metric.label = std::move(labels);
+    uint64_t cumulative = 0;
+    for (size_t i = 0; i < kCounts; ++i) {
+      cumulative += counts[i];
+      const double upper = i + 1 < kCounts ? bound(static_cast<int>(i)) : std::numeric_limits<double>::infinity();
+      metric.histogram.bucket.push_back({cumulative, upper});
+    }
+    metric.histogram.sample_count = cumulative;
+    metric.histogram.sample_sum = sum;
+    families_.back().metric.push_back(std::move(metric));
+  }
+
+  void Counter(std::string name, std::string help, double value) {
+    Begin(std::move(name), std::move(help), MetricType::Counter);
+    Add(value);
+  }
+  void Counter(std::string name, std::string help, uint64_t value) {
+    Counter(std::move(name), std::move(help), static_cast<double>(value));
+  }
+  void Gauge(std::string name, std::string help, double value) {
+    Begin(std::move(name), std::move(help), MetricType::Gauge);
+    Add(value);
+  }
+  void Gauge(std::string name, std::string help, uint64_t value) {
+    Gauge(std::move(name), std::move(help), static_cast<double>(value));
+  }
+  void Info(std::string name, std::string help, Labels labels) {
+    Begin(std::move(name), std::move(help), MetricType::Gauge);
+    Add(1.0, std::move(labels));
+  }
+
+  std::vector<MetricFamily> Take() { return std::move(families_); }
+
+ private:
+  std::vector<MetricFamily> families_;
+};
+
+std::string CodeName(size_t code) { return absl::StatusCodeToString(static_cast<absl::StatusCode>(code)); }
+
+void AddRpcs(const RpcCounters& counters, Families& out) {
+  out.Begin("pleiad_rpc_requests_total", "Finished RPCs", MetricType::Counter);
+  for (size_t rpc = 0; rpc < kRpcNames.size(); ++rpc) {
+    for (size_t code = 0; code < kCodes; ++code) {
+      const uint64_t count = counters.rpcs(rpc, code);
+      if (count > 0 || code == 0) out.Add(count, {{"rpc", kRpcNames[rpc]}, {"code", CodeName(code)}});
+    }
+  }
+  out.Begin("pleiad_forward_items_total", "Answered Forward requests, unary and on streams", MetricType::Counter);
+  for (size_t mode = 0; mode < kModeNames.size(); ++mode) {
+    for (size_t code = 0; code < kCodes; ++code) {
+      const uint64_t count = counters.items(mode, code);
+      if (count > 0 || code == 0) out.Add(count, {{"mode", kModeNames[mode]}, {"code", CodeName(code)}});
+    }
+  }
+}
+
+void AddSteps(const MetricsSnapshot& snapshot, Families& out) {
+  const EngineStats& stats = snapshot.engine;
+  out.Begin("pleiad_tokens_total", "Committed tokens", MetricType::Counter);
+  for (size_t i = 0; i < stats.tokens.size() && i < snapshot.info.layers.size(); ++i) {
+    out.Add(stats.tokens[i], {{"layer", absl::StrCat(snapshot.info.layers[i])}});
+  }
+  out.Begin("pleiad_batch_tokens", "Tokens of a batch", MetricType::Histogram);
+  out.AddHistogram(stats.batch_tokens.counts, stats.batch_tokens.sum, TokenHistogram::Bound);
+  out.Begin("pleiad_step_phase_seconds", "Time of a step in a phase", MetricType::Histogram);
+  for (const auto& [phase, histogram] :
+       {std::pair{"queue", &stats.queue}, {"resolve", &stats.resolve}, {"device", &stats.device}}) {
+    out.AddHistogram(histogram->counts, histogram->sum_seconds, DurationHistogram::BoundSeconds, {{"phase", phase}});
+  }
+  out.Gauge("pleiad_sequences", "Open sequences", stats.sequences);
+  out.Counter("pleiad_sequences_opened_total", "Sequences opened", stats.sequences_opened);
+  out.Begin("pleiad_sequences_closed_total", "Sequences closed", MetricType::Counter);
+  out.Add(stats.closed_released, {{"reason", "released"}});
+  out.Add(stats.closed_expired, {{"reason", "expired"}});
+  out.Add(stats.closed_stopped, {{"reason", "stopped"}});
+  out.Begin("pleiad_prestage_total", "Prestages by what became of them", MetricType::Counter);
+  out.Add(stats.prestage_used, {{"result", "used"}});
+  out.Add(stats.prestage_partly_used, {{"result", "partly_used"}});
+  out.Add(stats.prestage_dropped, {{"result", "dropped"}});
+  out.Add(stats.prestage_yielded, {{"result", "yielded"}});
+}
+
+void AddRows(const MetricsSnapshot& snapshot, Families& out) {
+  const RowStoreStats& rows = snapshot.engine.rows;
+  out.Begin("pleiad_row_lookups_total", "Row ids resolved", MetricType::Counter);
+  for (size_t i = 0; i < rows.lookups.size() && i < snapshot.info.layers.size(); ++i) {
+    const std::string layer = absl::StrCat(snapshot.info.layers[i]);
+    out.Add(rows.lookups[i].hits, {{"layer", layer}, {"result", "hit"}});
+    out.Add(rows.lookups[i].misses, {{"layer", layer}, {"result", "miss"}});
+    out.Add(rows.lookups[i].joins, {{"layer", layer}, {"result", "join"}});
+  }
+  out.Counter("pleiad_row_evictions_total", "Rows evicted from the arena", rows.evictions);
+  out.Counter("pleiad_row_bypass_total", "Rows gathered from staging for want of a slot", rows.bypasses);
+  out.Counter("pleiad_row_read_bytes_total", "Bytes of rows read", rows.read_bytes);
+  out.Counter("pleiad_row_read_errors_total", "Row reads that failed", rows.read_errors);
+  // No row is read while serving from a resident table.
+  const DurationHistogram none;
+  out.Begin("pleiad_row_read_seconds", "Time of a row read", MetricType::Histogram);
+  out.AddHistogram(none.counts, none.sum_seconds, DurationHistogram::BoundSeconds);
+  out.Begin("pleiad_arena_slots", "Slots of the arena", MetricType::Gauge);
+  out.Add(rows.slots_free, {{"state", "free"}});
+  out.Add(rows.slots_arriving, {{"state", "arriving"}});
+  out.Add(rows.slots_idle, {{"state", "idle"}});
+  out.Add(rows.slots_held, {{"state", "held"}});
+}
+
+void AddProcess(const ProcessStats& process, Families& out) {
+  out.Counter("process_cpu_seconds_total", "User and system time", process.cpu_seconds);
+  out.Gauge("process_resident_memory_bytes", "Resident memory", process.resident_bytes);
+  out.Gauge("process_virtual_memory_bytes", "Virtual memory", process.virtual_bytes);
+  out.Gauge("process_threads", "Threads", process.threads);
+  out.Gauge("process_open_fds", "Open file descriptors", process.open_fds);
+  out.Gauge("process_max_fds", "Limit of open file descriptors", process.max_fds);
+  out.Gauge("process_start_time_seconds", "Start, since the epoch", process.start_time_seconds);
+}
+
+// Connects and hangs up, whether it works or not.
+void Connect(const ListenAddress& address) {
+  std::string host = address.host;
+  if (host.front() == '[') host = host.substr(1, host.size() - 2);
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  if (::getaddrinfo(host.c_str(), absl::StrCat(address.port).c_str(), &hints, &found) != 0) return;
+  const UniqueFd fd(::socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  [[maybe_unused]] const int result = ::connect(fd.get(), found->ai_addr, found->ai_addrlen);
+  ::freeaddrinfo(found);
+}
+
+}  // namespace
+
+std::vector<MetricFamily> CollectFamilies(const MetricsSnapshot& snapshot) {
+  Families out;
+  const MetricsInfo& info = snapshot.info;
+  out.Gauge("pleiad_ready", "1 while serving", uint64_t{snapshot.ready ? 1u : 0u});
+  out.Gauge("pleiad_load_ratio", "Part of the start-up done, 0 to 1", snapshot.load_ratio);
+  out.Info("pleiad_build_info", "The server", {{"version", info.version}});
+  out.Info("pleiad_model_info", "The model",
+           {{"model_id", info.model_id}, {"table", info.table_mode}, {"row_dtype", info.row_dtype}});
+  out.Info("pleiad_reader_info", "The row reader", {{"name", info.reader}, {"detail", info.reader_detail}});
+  out.Info("pleiad_device_info", "The device", {{"name", info.device}, {"detail", info.device_detail}});
+  if (snapshot.rpcs != nullptr) AddRpcs(*snapshot.rpcs, out);
+  AddSteps(snapshot, out);
+  AddRows(snapshot, out);
+  AddProcess(snapshot.process, out);
+  return out.Take();
+}
+
+MetricsListener::~MetricsListener() {
+  // The exposer's thread looks up only every two seconds, or when somebody connects.
+  std::promise<void> stopped;
+  std::thread stopper([this, &stopped] {
+    exposer_.reset();
+    stopped.set_value();
+  });
+  const std::future<void> future = stopped.get_future();
+  while (future.wait_for(std::chrono::milliseconds(5)) != std::future_status::ready) Connect(address_);
+  stopper.join();
+}
+
+absl::StatusOr<std::unique_ptr<MetricsListener>> MetricsListener::Create(
+    const ListenAddress& address, std::shared_ptr<prometheus::Collectable> collectable) {
+  std::unique_ptr<MetricsListener> listener(new MetricsListener);
+  listener->address_ = address;
+  listener->collectable_ = std::move(collectable);
+  const std::string host = address.host == "localhost" ? "127.0.0.1" : address.host;
+  try {
+    listener->exposer_ = std::make_unique<prometheus::Exposer>(absl::StrCat(host, ":", address.port), 2);
+    listener->exposer_->RegisterCollectable(listener->collectable_);
+    const std::vector<int> ports = listener->exposer_->GetListeningPorts();
+    if (!ports.empty()) listener->address_.port = static_cast<uint16_t>(ports.front());
+  } catch (const std::exception& error) {
+    return absl::UnavailableError(
+        absl::StrCat("--metrics-listen ", address.ToString(), ": cannot listen: ", error.what()));
+  }
+  return listener;
+}
+
+}  // namespace pleiad

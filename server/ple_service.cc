@@ -1,0 +1,234 @@
+#include "server/ple_service.h"
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "server/convert.h"
+#include "server/forward_stream.h"
+#include "server/unary_call.h"
+
+namespace pleiad {
+namespace {
+
+using Call = std::shared_ptr<UnaryCall>;
+
+// A stream that is refused as a whole.
+template <typename Request, typename Response>
+class RefusedStream final : public grpc::ServerBidiReactor<Request, Response> {
+ public:
+  RefusedStream(ServiceState* state, grpc::CallbackServerContext* context, Rpc rpc, const Outcome& outcome) {
+    context->AddTrailingMetadata(kStatusMetadataKey, ToStatusMetadata(outcome));
+    state->counters.CountRpc(rpc, outcome.code);
+    this->Finish(ToGrpcStatus(outcome));
+  }
+  void OnDone() override { delete this; }
+};
+
+// The time the call's deadline leaves.
+absl::Duration Remaining(const grpc::CallbackServerContext& context) {
+  const auto deadline = context.deadline();
+  if (deadline == std::chrono::system_clock::time_point::max()) return absl::InfiniteDuration();
+  return std::max(absl::ZeroDuration(), absl::FromChrono(deadline - std::chrono::system_clock::now()));
+}
+
+uint64_t LookupBytes(const v1::LookupRequest& request, const v1::GetModelResponse& model) {
+  const v1::Geometry& geometry = model.geometry();
+  const uint64_t tokens =
+      std::min<uint64_t>(static_cast<uint64_t>(request.token_ids_size()), model.limits().max_tokens());
+  const uint64_t heads = uint64_t{geometry.heads_per_ngram()} * (geometry.ngram_size() - 1);
+  return request.ByteSizeLong() + (request.want_row_ids() ? tokens * heads * 8 : 0) +
+         (request.want_embeddings() ? tokens * geometry.ple_embed_dim() * 2 : 0);
+}
+
+uint64_t AuxBytes(const v1::GetModelResponse& model) {
+  uint64_t bytes = 0;
+  for (const v1::LayerInfo& layer : model.layers()) bytes += layer.aux_bytes();
+  return bytes;
+}
+
+}  // namespace
+
+grpc::ServerUnaryReactor* PleService::GetModel(grpc::CallbackServerContext* context, const v1::GetModelRequest*,
+                                               v1::GetModelResponse* response) {
+  const Call call = UnaryCall::Create(state_, context, Rpc::kGetModel);
+  const auto refusal = state_->Refusal();
+  if (!refusal) *response = state_->model();
+  call->Complete(refusal.value_or(Outcome{}));
+  return call.get();
+}
+
+grpc::ServerUnaryReactor* PleService::OpenSequence(grpc::CallbackServerContext* context,
+                                                   const v1::OpenSequenceRequest* request,
+                                                   v1::OpenSequenceResponse* response) {
+  const Call call = UnaryCall::Create(state_, context, Rpc::kOpenSequence);
+  if (const auto refusal = state_->Refusal()) {
+    call->Complete(*refusal);
+  } else if (const auto bad = Check(*request)) {
+    call->Complete(*bad);
+  } else if (!call->Admit(request->ByteSizeLong())) {
+    call->Complete(TooManyInFlight(state_->limits()));
+  } else {
+    state_->engine()->Open(ToOpenRequest(*request), [call, response](const OpenResult& result) {
+      response->set_sequence_id(result.sequence.value());
+      response->set_existing(result.existing);
+      call->Complete(result.outcome);
+    });
+  }
+  return call.get();
+}
+
+grpc::ServerUnaryReactor* PleService::Forward(grpc::CallbackServerContext* context, const v1::ForwardRequest* request,
+                                              v1::ForwardResponse* response) {
+  const Call call = UnaryCall::Create(state_, context, Rpc::kForward);
+  const auto finish = [call, request, response, state = state_](const StepResult& result) {
+    state->counters.CountItem(request->mode() == v1::MODE_PRESTAGE ? 1 : 0, result.outcome.code);
+    FillResponse(result, *response);
+    response->set_request_id(request->request_id());
+    response->set_draining(state->draining());
+    call->Complete(result.outcome);
+  };
+  const auto refuse = [&finish](const Outcome& outcome) { finish({.outcome = outcome, .segments = {}, .stats = {}}); };
+  if (const auto refusal = state_->Refusal()) {
+    refuse(*refusal);
+  } else if (!call->Admit(request->ByteSizeLong() + OutputBytes(*request, state_->limits()))) {
+    refuse(TooManyInFlight(state_->limits()));
+  } else {
+    StepRequest step = ToStepRequest(*request, state_->limits());
+    step.timeout = std::min(step.timeout, Remaining(*context));
+    step.output.allocate = [response](uint64_t bytes) {
+      std::string* data = response->mutable_output()->mutable_data();
+      data->resize(bytes);
+      return reinterpret_cast<std::byte*>(data->data());
+    };
+    call->SetStep(state_->engine()->Submit(std::move(step), finish));
+  }
+  return call.get();
+}
+
+grpc::ServerBidiReactor<v1::ForwardRequest, v1::ForwardResponse>* PleService::ForwardStream(
+    grpc::CallbackServerContext* context) {
+  if (const auto refusal = state_->Refusal()) {
+    return new RefusedStream<v1::ForwardRequest, v1::ForwardResponse>(state_, context, Rpc::kForwardStream, *refusal);
+  }
+  return ForwardStream::Start(state_, context);
+}
+
+grpc::ServerUnaryReactor* PleService::Lookup(grpc::CallbackServerContext* context, const v1::LookupRequest* request,
+                                             v1::LookupResponse* response) {
+  const Call call = UnaryCall::Create(state_, context, Rpc::kLookup);
+  if (const auto refusal = state_->Refusal()) {
+    call->Complete(*refusal);
+  } else if (!call->Admit(LookupBytes(*request, state_->model()))) {
+    call->Complete(TooManyInFlight(state_->limits()));
+  } else {
+    const bool want_embeddings = request->want_embeddings();
+    state_->engine()->Lookup(ToLookupRequest(*request), [call, response, want_embeddings](LookupResult result) {
+      if (result.outcome.ok()) {
+        response->mutable_row_ids()->Add(result.row_ids.begin(), result.row_ids.end());
+        if (want_embeddings) {
+          response->mutable_embeddings()->set_dtype(v1::DTYPE_BF16);
+          response->mutable_embeddings()->set_data(std::move(result.embeddings));
+        }
+      }
+      call->Complete(result.outcome);
+    });
+  }
+  return call.get();
+}
+
+grpc::ServerUnaryReactor* PleService::GetSequence(grpc::CallbackServerContext* context,
+                                                  const v1::GetSequenceRequest* request,
+                                                  v1::GetSequenceResponse* response) {
+  const Call call = UnaryCall::Create(state_, context, Rpc::kGetSequence);
+  if (const auto refusal = state_->Refusal()) {
+    call->Complete(*refusal);
+  } else if (const auto bad = CheckSequenceId(request->sequence_id())) {
+    call->Complete(*bad);
+  } else {
+    const auto finish = [call, response](const GetSequenceResult& result) {
+      for (const SequenceLayerState& layer : result.layers) {
+        v1::SequenceLayer* out = response->add_layers();
+        out->set_layer_index(layer.layer.value());
+        out->set_position(layer.position.value());
+        out->set_low(layer.low.value());
+        out->set_last_step_start(layer.last_step_start.value());
+        out->set_prestaged_tokens(layer.prestaged_tokens);
+      }
+      response->set_idle_ms(static_cast<uint64_t>(std::max<int64_t>(0, absl::ToInt64Milliseconds(result.idle))));
+      response->set_epoch(result.epoch);
+      call->Complete(result.outcome);
+    };
+    state_->engine()->Get(SequenceId(request->sequence_id()), request->epoch(), finish);
+  }
+  return call.get();
+}
+
+grpc::ServerUnaryReactor* PleService::Snapshot(grpc::CallbackServerContext* context, const v1::SnapshotRequest* request,
+                                               v1::SnapshotResponse* response) {
+  const Call call = UnaryCall::Create(state_, context, Rpc::kSnapshot);
+  if (const auto refusal = state_->Refusal()) {
+    call->Complete(*refusal);
+  } else if (const auto bad = CheckSequenceId(request->sequence_id())) {
+    call->Complete(*bad);
+  } else if (!call->Admit(request->ByteSizeLong() + AuxBytes(state_->model()))) {
+    call->Complete(TooManyInFlight(state_->limits()));
+  } else {
+    std::optional<LayerIndex> layer;
+    if (request->has_layer_index()) layer = LayerIndex(request->layer_index());
+    const auto finish = [call, response, state = state_](SnapshotResult result) {
+      if (result.outcome.ok()) {
+        response->set_model_id(state->model().model_id());
+        FillLayerAux(std::move(result.layers), *response->mutable_layers());
+      }
+      call->Complete(result.outcome);
+    };
+    state_->engine()->Snapshot(SequenceId(request->sequence_id()), request->epoch(), layer, finish);
+  }
+  return call.get();
+}
+
+grpc::ServerUnaryReactor* PleService::Restore(grpc::CallbackServerContext* context, const v1::RestoreRequest* request,
+                                              v1::RestoreResponse*) {
+  const Call call = UnaryCall::Create(state_, context, Rpc::kRestore);
+  if (const auto refusal = state_->Refusal()) {
+    call->Complete(*refusal);
+  } else if (const auto bad = CheckSequenceId(request->sequence_id())) {
+    call->Complete(*bad);
+  } else if (!call->Admit(request->ByteSizeLong())) {
+    call->Complete(TooManyInFlight(state_->limits()));
+  } else {
+    state_->engine()->Restore(SequenceId(request->sequence_id()), request->epoch(), request->model_id(),
+                              ToCarryBlobs(request->layers()),
+                              [call](const Outcome& outcome) { call->Complete(outcome); });
+  }
+  return call.get();
+}
+
+grpc::ServerUnaryReactor* PleService::Release(grpc::CallbackServerContext* context, const v1::ReleaseRequest* request,
+                                              v1::ReleaseResponse* response) {
+  const Call call = UnaryCall::Create(state_, context, Rpc::kRelease);
+  if (const auto refusal = state_->Refusal()) {
+    call->Complete(*refusal);
+  } else if (const auto bad = CheckSequenceId(request->sequence_id())) {
+    call->Complete(*bad);
+  } else {
+    state_->engine()->Release(SequenceId(request->sequence_id()), request->epoch(),
+                              [call, response](const Outcome& outcome, bool released) {
+                                response->set_released(released);
+                                call->Complete(outcome);
+                              });
+  }
+  return call.get();
+}
+
+grpc::ServerBidiReactor<v1::AttachRegionsRequest, v1::AttachRegionsResponse>* PleService::AttachRegions(
+    grpc::CallbackServerContext* context) {
+  const Outcome outcome =
+      state_->Refusal().value_or(RegionsNotSupported(absl::StatusCode::kUnimplemented, "AttachRegions"));
+  return new RefusedStream<v1::AttachRegionsRequest, v1::AttachRegionsResponse>(state_, context, Rpc::kAttachRegions,
+                                                                                outcome);
+}
+
+}  // namespace pleiad

@@ -1,0 +1,286 @@
+#include "server/server.h"
+
+#include <cstdlib>
+#include <utility>
+
+#include "core/base/status_macros.h"
+#include "server/load_reporter.h"
+#include "server/log.h"
+
+namespace pleiad {
+
+class Server::Collector final : public prometheus::Collectable {
+ public:
+  explicit Collector(const Server* server) : server_(server) {}
+  std::vector<prometheus::MetricFamily> Collect() const override { return CollectFamilies(server_->Snapshot()); }
+
+ private:
+  const Server* const server_;
+};
+
+Server::Server(const ServerFlags& flags, ServerDeps deps, ModelSummary summary, const ServiceLimits& limits)
+    : flags_(flags),
+      clock_(deps.clock != nullptr ? deps.clock : Clock::Real()),
+      loader_(std::move(deps.loader)),
+      on_ready_(std::move(deps.on_ready)),
+      hard_exit_(deps.hard_exit ? std::move(deps.hard_exit) : [] { std::_Exit(kExitUnanswered); }),
+      summary_(std::move(summary)),
+      state_(limits, clock_) {
+  metrics_info_.version = kServerVersion;
+  for (const LayerSummary& layer : summary_.layers) metrics_info_.layers.push_back(layer.index.value());
+}
+
+absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerFlags& flags, ServerDeps deps) {
+  std::vector<ListenAddress> addresses;
+  for (const std::string& text : flags.listen) {
+    PLEIAD_ASSIGN_OR_RETURN(addresses.emplace_back(), ParseListenAddress(text));
+  }
+  PLEIAD_ASSIGN_OR_RETURN(const ListenAddress metrics_address, ParseListenAddress(flags.metrics_listen));
+  PLEIAD_ASSIGN_OR_RETURN(ModelSummary summary, deps.loader->Open());
+  PLEIAD_ASSIGN_OR_RETURN(const ServiceLimits limits, ComputeLimits(flags, summary.config.geometry.channels()));
+  std::unique_ptr<Server> server(new Server(flags, std::move(deps), std::move(summary), limits));
+  PLEIAD_ASSIGN_OR_RETURN(server->metrics_,
+                          MetricsListener::Create(metrics_address, std::make_shared<Collector>(server.get())));
+  PLEIAD_ASSIGN_OR_RETURN(server->listeners_, GrpcListeners::Open(addresses,
+                                                                  flags.reflection ? ReflectionScope::kAllListeners
+                                                                                   : ReflectionScope::kLocalListeners,
+                                                                  &server->state_, &server->health_));
+  for (const ListenAddress& address : server->listeners_->addresses()) {
+    spdlog::info("listening on {}, reflection {}", address.ToString(),
+                 flags.reflection || address.is_local() ? "on" : "off (--reflection turns it on)");
+  }
+  spdlog::info("metrics on {}", server->metrics_->address().ToString());
+  server->loading_ = std::thread([raw = server.get()] { raw->Load(); });
+  return server;
+}
+
+Server::~Server() {
+  if (loading_.joinable()) {
+    cancel_load_.store(true);
+    loading_.join();
+  }
+  metrics_.reset();
+  listeners_.reset();
+}
+
+ReadyInfo Server::addresses() const { return {.addresses = listeners_->addresses(), .metrics = metrics_->address()}; }
+
+absl::StatusOr<LoadedModel> Server::RunLoader() {
+  LoadReporter reporter(LoadReporter::DetectStyle());
+  LoadHooks hooks;
+  hooks.on_progress = [this, &reporter](const LoadProgress& progress) {
+    if (progress.bytes_total > 0) {
+      load_ratio_.store(static_cast<double>(progress.bytes_read) / static_cast<double>(progress.bytes_total));
+    }
+    reporter.Report(progress);
+  };
+  hooks.cancelled = [this] { return cancel_load_.load(); };
+  return loader_->Load(hooks);
+}
+
+void Server::Load() {
+  absl::StatusOr<LoadedModel> loaded = RunLoader();
+  const absl::Status status = loaded.status();
+  if (status.ok()) Publish(*std::move(loaded));
+  MutexLock lock(&mutex_);
+  loaded_ = status;
+  changed_.NotifyAll();
+}
+
+void Server::Publish(LoadedModel loaded) {
+  engine_ = std::move(loaded.engine);
+  engine_->NotifyDeviceLost([this](const absl::Status& status) {
+    spdlog::error("device lost: {}", status.ToString());
+    health_.Set(Readiness::kNotServing);
+    MutexLock lock(&mutex_);
+    device_lost_ = true;
+    changed_.NotifyAll();
+  });
+  state_.SetServing(engine_.get(), DescribeModel(*engine_));
+  load_ratio_.store(1);
+  spdlog::info("model {} loaded on {} ({}), table {}", engine_->model().model_id, engine_->device_info().name,
+               engine_->device_info().detail, engine_->table_mode());
+  bool draining;
+  {
+    MutexLock lock(&mutex_);
+    metrics_info_.model_id = engine_->model().model_id;
+    metrics_info_.table_mode = engine_->table_mode();
+    metrics_info_.row_dtype = summary_.layers.empty() ? "" : summary_.layers.front().row_dtype;
+    metrics_info_.reader = loaded.reader.name;
+    metrics_info_.reader_detail = loaded.reader.detail;
+    metrics_info_.device = engine_->device_info().name;
+    metrics_info_.device_detail = engine_->device_info().detail;
+    draining = draining_since_.has_value();
+    // Under the lock, so that Terminate comes before or after.
+    if (!draining && !device_lost_) health_.Set(Readiness::kServing);
+    loaded_ = absl::OkStatus();
+  }
+  if (draining) {
+    StartEngineDraining();
+  } else if (on_ready_) {
+    on_ready_(addresses());
+  }
+}
+
+void Server::StartEngineDraining() {
+  engine_->StartDraining();
+  engine_->NotifyWhenIdle([this] {
+    MutexLock lock(&mutex_);
+    idle_ = true;
+    changed_.NotifyAll();
+  });
+}
+
+v1::GetModelResponse Server::DescribeModel(const Engine& engine) const {
+  const ModelConfig& config = engine.model().config;
+  const Geometry& from = config.geometry;
+  v1::GetModelResponse model;
+  model.set_model_id(engine.model().model_id);
+  model.set_server_version(kServerVersion);
+  for (const char* capability : {"f32", "bf16", "delta", "prestage", "lookup", "rollback"}) {
+    model.add_capabilities(capability);
+  }
+  v1::Geometry* geometry = model.mutable_geometry();
+  geometry->set_hidden_size(from.hidden_size);
+  geometry->set_hc_count(from.hc_count);
+  geometry->set_ple_embed_dim(from.embed_dim);
+  geometry->set_ple_conv_kernel_size(from.conv_kernel_size);
+  geometry->set_ngram_size(from.ngram_size);
+  geometry->set_heads_per_ngram(from.heads_per_ngram);
+  geometry->set_head_dim(from.head_dim());
+  geometry->set_channels(from.channels());
+  geometry->set_state_len(from.state_len());
+  geometry->set_rms_norm_eps(from.rms_norm_eps);
+  model.set_vocab_size(config.vocab_size);
+  model.set_eos_token_id(config.eos_token_id);
+  if (config.image_token_id) model.set_image_token_id(*config.image_token_id);
+  if (config.video_token_id) model.set_video_token_id(*config.video_token_id);
+  for (const LayerSummary& layer : summary_.layers) {
+    v1::LayerInfo* info = model.add_layers();
+    info->set_layer_index(layer.index.value());
+    info->set_rows(layer.rows);
+    info->set_row_dtype(layer.row_dtype);
+    info->set_aux_bytes(from.aux_bytes());
+  }
+  const ServiceLimits& limits = state_.limits();
+  model.mutable_limits()->set_max_tokens(limits.max_tokens);
+  model.mutable_limits()->set_max_sequences(limits.max_sequences);
+  model.mutable_limits()->set_rollback_tokens(limits.rollback_tokens);
+  model.mutable_limits()->set_max_message_bytes(limits.max_message_bytes);
+  model.set_device(engine.device_info().name);
+  model.set_table_mode(engine.table_mode());
+  return model;
+}
+
+MetricsSnapshot Server::Snapshot() const {
+  MetricsSnapshot snapshot;
+  {
+    MutexLock lock(&mutex_);
+    snapshot.info = metrics_info_;
+  }
+  snapshot.ready = health_.serving();
+  snapshot.load_ratio = load_ratio_.load();
+  if (const Engine* engine = state_.engine()) snapshot.engine = engine->stats();
+  snapshot.rpcs = &state_.counters;
+  snapshot.process = ReadProcessStats();
+  return snapshot;
+}
+
+absl::Status Server::WaitUntilLoaded() {
+  MutexLock lock(&mutex_);
+  while (!loaded_) changed_.Wait(&mutex_);
+  return *loaded_;
+}
+
+void Server::Terminate() {
+  bool loaded;
+  {
+    MutexLock lock(&mutex_);
+    if (draining_since_) {
+      spdlog::info("stopping at once");
+      stop_now_ = true;
+      changed_.NotifyAll();
+      return;
+    }
+    spdlog::info("draining, at most {}", absl::FormatDuration(flags_.drain_timeout));
+    draining_since_ = clock_->Now();
+    loaded = loaded_.has_value() && loaded_->ok();
+    cancel_load_.store(true);
+    state_.SetDraining();
+    health_.Set(Readiness::kNotServing);
+    changed_.NotifyAll();
+  }
+  if (loaded) StartEngineDraining();
+}
+
+int Server::Wait() {
+  int exit_code = kExitDrained;
+  {
+    MutexLock lock(&mutex_);
+    while (true) {
+      if (device_lost_) {
+        exit_code = kExitDeviceLost;
+        break;
+      }
+      if (loaded_ && !loaded_->ok()) {
+        if (!draining_since_) {
+          spdlog::error("refused to start: {}", loaded_->ToString());
+          exit_code = kExitRefused;
+        }
+        break;
+      }
+      if (stop_now_ || idle_) break;
+      if (!draining_since_) {
+        changed_.Wait(&mutex_);
+        continue;
+      }
+      const absl::Time deadline = *draining_since_ + flags_.drain_timeout;
+      if (clock_->Now() >= deadline) {
+        spdlog::warn("the drain timeout has passed");
+        break;
+      }
+      clock_->WaitUntil(&changed_, &mutex_, deadline);
+    }
+  }
+  return Stop(exit_code);
+}
+
+int Server::Stop(int exit_code) {
+  const absl::Time limit = clock_->Now() + kStopLimit;
+  std::thread watchdog([this, limit] {
+    MutexLock lock(&mutex_);
+    while (!stopped_) {
+      if (clock_->Now() >= limit) {
+        spdlog::critical("stopping takes longer than {}: giving up", absl::FormatDuration(kStopLimit));
+        spdlog::default_logger()->flush();
+        hard_exit_();
+        return;
+      }
+      clock_->WaitUntil(&changed_, &mutex_, limit);
+    }
+  });
+  health_.Set(Readiness::kNotServing);
+  state_.SetDraining();
+  state_.SetStopping();
+  state_.EndStreams();
+  cancel_load_.store(true);
+  loading_.join();
+  const uint64_t unanswered = engine_ != nullptr ? engine_->Stop() : 0;
+  if (unanswered > 0 && exit_code == kExitDrained) exit_code = kExitUnanswered;
+  health_.EndWatches();
+  // gRPC's own wait also waits for clients that hold an idle connection open.
+  state_.WaitForCalls(std::chrono::steady_clock::now() + std::chrono::seconds(1));
+  listeners_->Shutdown(std::chrono::system_clock::now());
+  metrics_.reset();
+  {
+    MutexLock lock(&mutex_);
+    stopped_ = true;
+    changed_.NotifyAll();
+  }
+  watchdog.join();
+  spdlog::info("stopped: {} admitted step(s) not run, exit code {}", unanswered, exit_code);
+  spdlog::default_logger()->flush();
+  return exit_code;
+}
+
+}  // namespace pleiad

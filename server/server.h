@@ -1,0 +1,105 @@
+// The service in one object: listeners first, then the model, then serving, draining, stopping.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "core/base/clock.h"
+#include "core/base/mutex.h"
+#include "server/flags.h"
+#include "server/grpc_listeners.h"
+#include "server/health.h"
+#include "server/metrics.h"
+#include "server/model_loader.h"
+#include "server/service_state.h"
+
+namespace pleiad {
+
+// Exit codes of the process.
+enum ExitCode : int { kExitDrained = 0, kExitRefused = 1, kExitBadFlags = 2, kExitDeviceLost = 3, kExitUnanswered = 4 };
+
+struct ReadyInfo {
+  std::vector<ListenAddress> addresses;
+  ListenAddress metrics;
+};
+
+struct ServerDeps {
+  Clock* clock = nullptr;  // null: the system's
+  std::unique_ptr<ModelLoader> loader;
+  // Called once when the server serves, on a thread of the server. May be empty.
+  std::function<void(const ReadyInfo&)> on_ready;
+  // Ends the process when stopping takes longer than kStopLimit. Empty: _Exit(kExitUnanswered).
+  std::function<void()> hard_exit;
+};
+
+// Thread-safe; Wait is called once.
+class Server {
+ public:
+  // Stopping takes no longer than that.
+  static constexpr absl::Duration kStopLimit = absl::Seconds(2);
+
+  // Opens the checkpoint and the listeners and starts loading. Any error: the start is refused (exit code 1).
+  static absl::StatusOr<std::unique_ptr<Server>> Start(const ServerFlags& flags, ServerDeps deps);
+  // Only after Wait has returned.
+  ~Server();
+
+  // With the ports that were chosen.
+  ReadyInfo addresses() const;
+
+  // Blocks until the model is loaded or the load has failed.
+  absl::Status WaitUntilLoaded();
+
+  // As SIGTERM: the first call drains, the second stops at once. While loading, the load ends.
+  void Terminate();
+
+  // Blocks until the server has drained, was stopped, or cannot go on; then stops it in order. Returns the exit code.
+  int Wait();
+
+ private:
+  class Collector;
+
+  Server(const ServerFlags& flags, ServerDeps deps, ModelSummary summary, const ServiceLimits& limits);
+
+  void Load();
+  absl::StatusOr<LoadedModel> RunLoader();
+  // Health and engine follow what was asked for while loading.
+  void Publish(LoadedModel loaded) ABSL_LOCKS_EXCLUDED(mutex_);
+  void StartEngineDraining();
+  v1::GetModelResponse DescribeModel(const Engine& engine) const;
+  MetricsSnapshot Snapshot() const ABSL_LOCKS_EXCLUDED(mutex_);
+  int Stop(int exit_code);
+
+  const ServerFlags flags_;
+  Clock* const clock_;
+  const std::unique_ptr<ModelLoader> loader_;
+  const std::function<void(const ReadyInfo&)> on_ready_;
+  const std::function<void()> hard_exit_;
+  const ModelSummary summary_;
+
+  std::unique_ptr<Engine> engine_;  // written by the loading thread before loaded_ is set; then constant until Stop
+  Health health_;
+  ServiceState state_;
+  std::unique_ptr<GrpcListeners> listeners_;
+  std::unique_ptr<MetricsListener> metrics_;
+  std::thread loading_;
+  std::atomic<double> load_ratio_{0};
+  std::atomic<bool> cancel_load_{false};
+
+  mutable Mutex mutex_;
+  CondVar changed_;
+  MetricsInfo metrics_info_ ABSL_GUARDED_BY(mutex_);
+  std::optional<absl::Status> loaded_ ABSL_GUARDED_BY(mutex_);
+  std::optional<absl::Time> draining_since_ ABSL_GUARDED_BY(mutex_);
+  bool stop_now_ ABSL_GUARDED_BY(mutex_) = false;
+  bool idle_ ABSL_GUARDED_BY(mutex_) = false;
+  bool device_lost_ ABSL_GUARDED_BY(mutex_) = false;
+  bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace pleiad

@@ -1,0 +1,64 @@
+#include "server/service_state.h"
+
+#include <utility>
+#include <vector>
+
+#include "server/convert.h"
+
+namespace pleiad {
+
+void ServiceState::SetServing(Engine* engine, v1::GetModelResponse model) {
+  model_ = std::move(model);
+  engine_.store(engine);
+}
+
+std::optional<Outcome> ServiceState::Refusal() const {
+  if (stopping_.load()) return Stopping();
+  if (engine_.load() == nullptr) return Loading();
+  return std::nullopt;
+}
+
+void ServiceState::BeginCall() {
+  MutexLock lock(&mutex_);
+  ++calls_;
+}
+
+void ServiceState::EndCall() {
+  MutexLock lock(&mutex_);
+  if (--calls_ == 0) calls_changed_.NotifyAll();
+}
+
+void ServiceState::WaitForCalls(std::chrono::steady_clock::time_point deadline) {
+  MutexLock lock(&mutex_);
+  while (calls_ > 0 && std::chrono::steady_clock::now() < deadline) calls_changed_.WaitUntil(&mutex_, deadline);
+}
+
+void ServiceState::AddStream(const std::shared_ptr<EndableStream>& stream) {
+  {
+    MutexLock lock(&mutex_);
+    if (!streams_ended_) {
+      streams_.emplace(stream.get(), stream);
+      return;
+    }
+  }
+  stream->End();
+}
+
+void ServiceState::RemoveStream(const EndableStream* stream) {
+  MutexLock lock(&mutex_);
+  streams_.erase(stream);
+}
+
+void ServiceState::EndStreams() {
+  std::vector<std::shared_ptr<EndableStream>> streams;
+  {
+    MutexLock lock(&mutex_);
+    streams_ended_ = true;
+    for (const auto& [key, stream] : streams_) {
+      if (auto live = stream.lock()) streams.push_back(std::move(live));
+    }
+  }
+  for (const auto& stream : streams) stream->End();
+}
+
+}  // namespace pleiad

@@ -1,0 +1,82 @@
+// What all RPCs of one process share: the engine once it is loaded, the phase, admission, counters, open streams.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+
+#include "absl/container/flat_hash_map.h"
+#include "core/base/clock.h"
+#include "core/base/mutex.h"
+#include "core/engine/engine.h"
+#include "pleiad/v1/ple.pb.h"
+#include "server/admission.h"
+#include "server/limits.h"
+#include "server/rpc_counters.h"
+
+namespace pleiad {
+
+// A stream that the stopping server ends once its admitted steps are answered.
+class EndableStream {
+ public:
+  virtual ~EndableStream() = default;
+  virtual void End() = 0;
+};
+
+// Thread-safe. Outlives every RPC.
+class ServiceState {
+ public:
+  ServiceState(const ServiceLimits& limits, Clock* clock)
+      : admission({.requests = limits.inflight_requests, .bytes = limits.inflight_bytes}),
+        limits_(limits),
+        clock_(clock) {}
+
+  // Loading -> serving, once. `engine` outlives every RPC.
+  void SetServing(Engine* engine, v1::GetModelResponse model);
+  // Every response says so from now on.
+  void SetDraining() { draining_.store(true); }
+  // New RPCs are refused from now on.
+  void SetStopping() { stopping_.store(true); }
+  // Ends the streams there are, and at once those that come later.
+  void EndStreams();
+
+  // Why a new RPC cannot be served: loading or stopping.
+  std::optional<Outcome> Refusal() const;
+  // Null while loading.
+  Engine* engine() const { return engine_.load(); }
+  // Only with an engine.
+  const v1::GetModelResponse& model() const { return model_; }
+  bool draining() const { return draining_.load(); }
+  const ServiceLimits& limits() const { return limits_; }
+  Clock* clock() const { return clock_; }
+
+  // Every RPC, from its start until gRPC is done with it.
+  void BeginCall();
+  void EndCall();
+  // Waits until no RPC is left, at most until `deadline` of the system's monotonic clock.
+  void WaitForCalls(std::chrono::steady_clock::time_point deadline);
+
+  void AddStream(const std::shared_ptr<EndableStream>& stream);
+  void RemoveStream(const EndableStream* stream);
+
+  Admission admission;
+  RpcCounters counters;
+
+ private:
+  const ServiceLimits limits_;
+  Clock* const clock_;
+  v1::GetModelResponse model_;  // written before engine_ is
+  std::atomic<Engine*> engine_{nullptr};
+  std::atomic<bool> draining_{false};
+  std::atomic<bool> stopping_{false};
+
+  Mutex mutex_;
+  CondVar calls_changed_;
+  uint64_t calls_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool streams_ended_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::flat_hash_map<const EndableStream*, std::weak_ptr<EndableStream>> streams_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace pleiad

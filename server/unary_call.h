@@ -1,0 +1,49 @@
+// A unary RPC that is answered from an engine callback.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+
+#include "core/base/mutex.h"
+#include "core/engine/engine.h"
+#include "grpcpp/grpcpp.h"
+#include "server/rpc_counters.h"
+#include "server/service_state.h"
+
+namespace pleiad {
+
+// Request and response messages live until gRPC is done with the call, which is after Complete. Whoever may touch
+// the call after Complete holds the shared_ptr.
+class UnaryCall : public grpc::ServerUnaryReactor {
+ public:
+  static std::shared_ptr<UnaryCall> Create(ServiceState* state, grpc::CallbackServerContext* context, Rpc rpc);
+
+  // Reserves `bytes` until gRPC is done with the call. False: there is no room.
+  bool Admit(uint64_t bytes);
+
+  // The step that a cancelled call cancels; cancels it at once when the call is cancelled already.
+  void SetStep(StepId step);
+
+  // Answers, once. The serialised Status of a failure goes to the trailing metadata.
+  void Complete(const Outcome& outcome);
+
+  void OnCancel() override;
+  void OnDone() override;
+
+ private:
+  UnaryCall(ServiceState* state, grpc::CallbackServerContext* context, Rpc rpc)
+      : state_(state), context_(context), rpc_(rpc) {}
+
+  ServiceState* const state_;
+  grpc::CallbackServerContext* const context_;
+  const Rpc rpc_;
+  std::optional<uint64_t> admitted_;  // written before the engine knows the call
+  std::shared_ptr<UnaryCall> self_;   // until OnDone
+
+  Mutex mutex_;
+  std::optional<StepId> step_ ABSL_GUARDED_BY(mutex_);
+  bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace pleiad

@@ -1,0 +1,120 @@
+#include "server/admission.h"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+namespace pleiad {
+namespace {
+
+TEST(Admission, UnaryCallsAreRefusedPastRequestsOrBytes) {
+  Admission admission({.requests = 3, .bytes = 100});
+  EXPECT_TRUE(admission.TryAdmit(10));
+  EXPECT_TRUE(admission.TryAdmit(90));
+  EXPECT_FALSE(admission.TryAdmit(1)) << "bytes";
+  EXPECT_TRUE(admission.TryAdmit(0));
+  EXPECT_FALSE(admission.TryAdmit(0)) << "requests";
+  admission.Release(nullptr, 90);
+  EXPECT_TRUE(admission.TryAdmit(90));
+  EXPECT_EQ(admission.used().requests, 3u);
+  EXPECT_EQ(admission.used().bytes, 100u);
+}
+
+TEST(Admission, AStreamGetsHalf) {
+  Admission admission({.requests = 4, .bytes = 100});
+  Admission::Stream stream;
+  int room = 0;
+  EXPECT_TRUE(admission.AdmitOrWait(&stream, 10, [] {}));
+  EXPECT_TRUE(admission.AdmitOrWait(&stream, 10, [] {}));
+  EXPECT_FALSE(admission.AdmitOrWait(&stream, 10, [&room] { ++room; }));
+  EXPECT_TRUE(admission.TryAdmit(50)) << "one stream at its half keeps nobody else out";
+  EXPECT_EQ(room, 0);
+  admission.Release(&stream, 10);
+  EXPECT_EQ(room, 1);
+  EXPECT_EQ(admission.used().requests, 3u);
+  EXPECT_EQ(admission.used().bytes, 70u);
+}
+
+TEST(Admission, AStreamWaitsForItsHalfOfTheBytes) {
+  Admission admission({.requests = 100, .bytes = 100});
+  Admission::Stream stream;
+  int room = 0;
+  EXPECT_TRUE(admission.AdmitOrWait(&stream, 40, [] {}));
+  EXPECT_FALSE(admission.AdmitOrWait(&stream, 11, [&room] { ++room; }));
+  admission.Release(&stream, 40);
+  EXPECT_EQ(room, 1);
+}
+
+TEST(Admission, WaitersGoInOrderAndUnaryCallsDoNotOvertakeThem) {
+  Admission admission({.requests = 100, .bytes = 100});
+  Admission::Stream a, b;
+  std::vector<char> order;
+  EXPECT_TRUE(admission.TryAdmit(60));
+  EXPECT_TRUE(admission.TryAdmit(20));
+  EXPECT_FALSE(admission.AdmitOrWait(&a, 50, [&order] { order.push_back('a'); }));
+  EXPECT_FALSE(admission.AdmitOrWait(&b, 5, [&order] { order.push_back('b'); }));
+  EXPECT_FALSE(admission.TryAdmit(5));
+  admission.Release(nullptr, 20);
+  EXPECT_TRUE(order.empty());
+  admission.Release(nullptr, 60);
+  EXPECT_EQ(order, (std::vector<char>{'a', 'b'}));
+  EXPECT_TRUE(admission.TryAdmit(5));
+}
+
+TEST(Admission, AWaiterAtItsOwnHalfDoesNotHoldUpOthers) {
+  Admission admission({.requests = 4, .bytes = 1000});
+  Admission::Stream a, b;
+  EXPECT_TRUE(admission.AdmitOrWait(&a, 1, [] {}));
+  EXPECT_TRUE(admission.AdmitOrWait(&a, 1, [] {}));
+  EXPECT_FALSE(admission.AdmitOrWait(&a, 1, [] {}));
+  EXPECT_TRUE(admission.AdmitOrWait(&b, 1, [] {}));
+}
+
+TEST(Admission, ACancelledWaitIsNotCalledAndLetsTheNextIn) {
+  Admission admission({.requests = 100, .bytes = 100});
+  Admission::Stream a, b;
+  int room_a = 0, room_b = 0;
+  EXPECT_TRUE(admission.TryAdmit(90));
+  EXPECT_FALSE(admission.AdmitOrWait(&a, 50, [&room_a] { ++room_a; }));
+  EXPECT_FALSE(admission.AdmitOrWait(&b, 5, [&room_b] { ++room_b; }));
+  EXPECT_TRUE(admission.CancelWait(&a));
+  EXPECT_FALSE(admission.CancelWait(&a));
+  EXPECT_EQ(room_b, 1);
+  admission.Release(nullptr, 90);
+  EXPECT_EQ(room_a, 0);
+  EXPECT_FALSE(admission.CancelWait(&b)) << "it was admitted";
+}
+
+TEST(Admission, ARequestLargerThanTheBoundIsAdmittedAlone) {
+  Admission admission({.requests = 1, .bytes = 10});
+  Admission::Stream stream;
+  int room = 0;
+  EXPECT_TRUE(admission.AdmitOrWait(&stream, 1000, [] {}));
+  EXPECT_FALSE(admission.AdmitOrWait(&stream, 1000, [&room] { ++room; }));
+  admission.Release(&stream, 1000);
+  EXPECT_EQ(room, 1);
+  admission.Release(&stream, 1000);
+  EXPECT_EQ(admission.used().bytes, 0u);
+  EXPECT_TRUE(admission.TryAdmit(1000));
+}
+
+TEST(Admission, ReleasingInsideACallbackDoesNotNest) {
+  Admission admission({.requests = 1, .bytes = 10});
+  std::vector<Admission::Stream> streams(10000);
+  int depth = 0, deepest = 0, calls = 0;
+  EXPECT_TRUE(admission.TryAdmit(1));
+  for (Admission::Stream& stream : streams) {
+    EXPECT_FALSE(admission.AdmitOrWait(&stream, 1, [&] {
+      ++calls;
+      deepest = std::max(deepest, ++depth);
+      admission.Release(&stream, 1);
+      --depth;
+    }));
+  }
+  admission.Release(nullptr, 1);
+  EXPECT_EQ(calls, 10000);
+  EXPECT_EQ(deepest, 1);
+}
+
+}  // namespace
+}  // namespace pleiad

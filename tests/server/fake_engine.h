@@ -1,0 +1,119 @@
+// An Engine that does what the test says: it records what it is asked and answers when told to.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/base/mutex.h"
+#include "core/engine/engine.h"
+#include "server/model_loader.h"
+
+namespace pleiad {
+
+// Channels 8 (hc 2, hidden 4), one PLE layer 1.
+ModelConfig FakeConfig();
+ModelSummary FakeSummary();
+
+class FakeEngine final : public Engine {
+ public:
+  enum class Mode { kAnswerAtOnce, kHold };
+
+  struct Held {
+    StepId id;
+    StepRequest request;
+    std::function<void(StepResult)> done;
+    bool cancelled = false;
+  };
+
+  explicit FakeEngine(Mode mode = Mode::kAnswerAtOnce);
+
+  // Of held steps, oldest first. Waits until there are `count`.
+  void WaitForHeld(size_t count);
+  size_t held() const;
+  // Answers the oldest held step as kAnswerAtOnce would.
+  void AnswerOldest();
+  void SetMode(Mode mode);
+  // Waits until the steps that Cancel named are `count`.
+  void WaitForCancels(size_t count);
+  void BecomeIdle();
+  void LoseDevice();
+  // Stop waits between these two; WaitForStop returns once it does.
+  void BlockStop();
+  void UnblockStop();
+  void WaitForStop();
+  uint64_t submitted() const;
+  bool draining() const;
+  // Of the last step submitted; data pointers are not to be followed.
+  StepRequest last() const;
+
+  const EngineModel& model() const override { return model_; }
+  const DeviceInfo& device_info() const override { return device_; }
+  const char* table_mode() const override { return "resident"; }
+  void Open(OpenRequest request, std::function<void(OpenResult)> done) override;
+  StepId Submit(StepRequest request, std::function<void(StepResult)> done) override;
+  void Cancel(StepId step) override;
+  void Get(SequenceId sequence, uint64_t epoch, std::function<void(GetSequenceResult)> done) override;
+  void Snapshot(SequenceId sequence, uint64_t epoch, std::optional<LayerIndex> layer,
+                std::function<void(SnapshotResult)> done) override;
+  void Restore(SequenceId sequence, uint64_t epoch, std::string model_id, std::vector<CarryBlob> layers,
+               std::function<void(Outcome)> done) override;
+  void Release(SequenceId sequence, uint64_t epoch, std::function<void(Outcome, bool)> done) override;
+  void Lookup(LookupRequest request, std::function<void(LookupResult)> done) override;
+  void StartDraining() override;
+  bool idle() const override;
+  void NotifyWhenIdle(std::function<void()> fn) override;
+  void NotifyDeviceLost(std::function<void(absl::Status)> fn) override;
+  uint64_t Stop() override;
+  EngineStats stats() const override;
+
+ private:
+  // Refusals pass; a sequence above 1000 is unknown; else positions advance and the output is the input, or 0xAB.
+  static StepResult RunStep(const StepRequest& request);
+
+  EngineModel model_;
+  DeviceInfo device_;
+  mutable Mutex mutex_;
+  CondVar changed_;
+  Mode mode_ ABSL_GUARDED_BY(mutex_);
+  std::deque<Held> held_ ABSL_GUARDED_BY(mutex_);
+  std::optional<StepRequest> last_ ABSL_GUARDED_BY(mutex_);
+  uint64_t submitted_ ABSL_GUARDED_BY(mutex_) = 0;
+  size_t cancels_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool draining_ ABSL_GUARDED_BY(mutex_) = false;
+  bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
+  bool stop_blocked_ ABSL_GUARDED_BY(mutex_) = false;
+  std::function<void()> on_idle_ ABSL_GUARDED_BY(mutex_);
+  std::function<void(absl::Status)> on_lost_ ABSL_GUARDED_BY(mutex_);
+};
+
+// Loads a FakeEngine when Finish is called, or at once.
+class FakeLoader final : public ModelLoader {
+ public:
+  // Shared with the test.
+  struct Control {
+    // Lets Load return; with an error it fails.
+    void Finish(absl::Status status = absl::OkStatus());
+
+    Mutex mutex;
+    CondVar changed;
+    std::optional<absl::Status> result ABSL_GUARDED_BY(mutex);
+    FakeEngine* engine ABSL_GUARDED_BY(mutex) = nullptr;
+  };
+
+  FakeLoader(std::shared_ptr<Control> control, FakeEngine::Mode mode) : control_(std::move(control)), mode_(mode) {}
+
+  absl::StatusOr<ModelSummary> Open() override { return FakeSummary(); }
+  // Polls `cancelled`.
+  absl::StatusOr<LoadedModel> Load(const LoadHooks& hooks) override;
+
+ private:
+  const std::shared_ptr<Control> control_;
+  const FakeEngine::Mode mode_;
+};
+
+}  // namespace pleiad

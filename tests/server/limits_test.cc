@@ -1,0 +1,53 @@
+#include "server/limits.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "server/table_mode.h"
+
+namespace pleiad {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(Limits, FollowTheFormulaOfTheWire) {
+  ServerFlags flags;
+  const auto limits = ComputeLimits(flags, 10240);
+  ASSERT_TRUE(limits.ok());
+  EXPECT_EQ(limits->max_message_bytes, 8192ull * (4 * 10240 + 16) + 65536);
+  EXPECT_EQ(limits->receive_bytes, static_cast<int>(2 * limits->max_message_bytes));
+  EXPECT_EQ(limits->inflight_bytes, 4 * limits->max_message_bytes);
+  flags.max_inflight_bytes = 1000;
+  EXPECT_EQ(ComputeLimits(flags, 10240)->inflight_bytes, 1000u);
+}
+
+TEST(Limits, AMessageOf2GiBIsRefusedNamingTheFlag) {
+  ServerFlags flags;
+  flags.max_tokens = 52'406;  // the most that stays below 2^31 at 10240 channels
+  const auto most = ComputeLimits(flags, 10240);
+  ASSERT_TRUE(most.ok()) << most.status();
+  EXPECT_LT(most->max_message_bytes, 1ull << 31);
+  EXPECT_EQ(most->receive_bytes, 2147483647);
+  ++flags.max_tokens;
+  const auto refused = ComputeLimits(flags, 10240);
+  EXPECT_EQ(refused.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(refused.status().message(), HasSubstr("--max-tokens 52407"));
+  EXPECT_THAT(refused.status().message(), HasSubstr("at most 52406"));
+}
+
+TEST(Table, AutoIsResidentUpToHalfOfTheFreeMemory) {
+  EXPECT_EQ(DecideTable(TableFlag::kAuto, 50, 100).value(), TableMode::kResident);
+  const auto refused = DecideTable(TableFlag::kAuto, 51'000'000'000, 100'000'000'000);
+  EXPECT_EQ(refused.status().code(), absl::StatusCode::kResourceExhausted);
+  for (const char* text : {"51.0 GB", "100.0 GB", "cached", "not built"}) {
+    EXPECT_THAT(refused.status().message(), HasSubstr(text));
+  }
+}
+
+TEST(Table, ResidentIsRefusedOnlyWhenItCannotFit) {
+  EXPECT_EQ(DecideTable(TableFlag::kResident, 100, 100).value(), TableMode::kResident);
+  EXPECT_FALSE(DecideTable(TableFlag::kResident, 101, 100).ok());
+}
+
+}  // namespace
+}  // namespace pleiad

@@ -1,0 +1,65 @@
+#include "server/listener.h"
+
+#include <gtest/gtest.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "core/base/unique_fd.h"
+
+namespace pleiad {
+namespace {
+
+UniqueFd Bind(const std::string& path) {
+  UniqueFd fd(::socket(AF_UNIX, SOCK_STREAM, 0));
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  ::strncpy(address.sun_path, path.c_str(), sizeof(address.sun_path) - 1);
+  EXPECT_EQ(::bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
+  EXPECT_EQ(::listen(fd.get(), 1), 0);
+  return fd;
+}
+
+TEST(ListenAddress, LocalIsWhatOnlyThisMachineReaches) {
+  for (const char* text : {"127.0.0.1:1", "127.1.2.3:0", "localhost:5", "[::1]:5", "unix:/tmp/x"}) {
+    const auto address = ParseListenAddress(text);
+    ASSERT_TRUE(address.ok()) << text;
+    EXPECT_TRUE(address->is_local()) << text;
+    EXPECT_EQ(address->ToString(), text);
+  }
+  for (const char* text : {"0.0.0.0:1", "[::]:1", "10.0.0.1:1", "host.example:1"}) {
+    const auto address = ParseListenAddress(text);
+    ASSERT_TRUE(address.ok()) << text;
+    EXPECT_FALSE(address->is_local()) << text;
+  }
+}
+
+TEST(ListenAddress, RefusesWhatIsNoAddress) {
+  for (const char* text : {"", ":1", "host", "host:", "host:x", "host:65536", "::1:5", "unix:"}) {
+    EXPECT_FALSE(ParseListenAddress(text).ok()) << text;
+  }
+  EXPECT_FALSE(ParseListenAddress("unix:" + std::string(200, 'x')).ok());
+}
+
+TEST(StaleSocket, IsRemovedOnlyWhenNobodyListens) {
+  const std::string path = "/tmp/pleiad-stale-" + std::to_string(::getpid());
+  EXPECT_TRUE(RemoveStaleSocket(path).ok()) << "nothing there";
+  {
+    const UniqueFd listening = Bind(path);
+    EXPECT_EQ(RemoveStaleSocket(path).code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_TRUE(std::filesystem::exists(path));
+  }
+  EXPECT_TRUE(RemoveStaleSocket(path).ok());
+  EXPECT_FALSE(std::filesystem::exists(path));
+  std::ofstream(path) << "data";
+  EXPECT_EQ(RemoveStaleSocket(path).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_TRUE(std::filesystem::exists(path));
+  std::filesystem::remove(path);
+}
+
+}  // namespace
+}  // namespace pleiad

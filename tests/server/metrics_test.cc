@@ -1,0 +1,118 @@
+#include "server/metrics.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <prometheus/text_serializer.h>
+
+#include <set>
+#include <sstream>
+#include <string>
+
+namespace pleiad {
+namespace {
+
+using ::testing::HasSubstr;
+
+MetricsSnapshot Example(const RpcCounters* counters) {
+  MetricsSnapshot snapshot;
+  snapshot.info.layers = {1};
+  snapshot.info.device = "cpu";
+  snapshot.ready = true;
+  snapshot.load_ratio = 0.5;
+  snapshot.rpcs = counters;
+  snapshot.engine.tokens = {42};
+  snapshot.engine.rows.lookups = {{.hits = 5, .misses = 6, .joins = 7}};
+  snapshot.engine.queue.counts[0] = 2;
+  snapshot.engine.queue.counts[DurationHistogram::kBounds] = 1;
+  snapshot.engine.queue.sum_seconds = 20;
+  snapshot.process = ReadProcessStats();
+  return snapshot;
+}
+
+std::string Scrape(const MetricsSnapshot& snapshot) {
+  std::ostringstream out;
+  prometheus::TextSerializer().Serialize(out, CollectFamilies(snapshot));
+  return out.str();
+}
+
+TEST(Metrics, AreExactlyThoseOfTheContract) {
+  RpcCounters counters;
+  std::set<std::string> names;
+  for (const auto& family : CollectFamilies(Example(&counters))) {
+    EXPECT_TRUE(names.insert(family.name).second) << family.name;
+    EXPECT_FALSE(family.help.empty()) << family.name;
+  }
+  const std::set<std::string> expected{"pleiad_rpc_requests_total",
+                                       "pleiad_forward_items_total",
+                                       "pleiad_tokens_total",
+                                       "pleiad_batch_tokens",
+                                       "pleiad_step_phase_seconds",
+                                       "pleiad_row_lookups_total",
+                                       "pleiad_row_evictions_total",
+                                       "pleiad_row_bypass_total",
+                                       "pleiad_row_read_bytes_total",
+                                       "pleiad_row_read_errors_total",
+                                       "pleiad_row_read_seconds",
+                                       "pleiad_arena_slots",
+                                       "pleiad_sequences",
+                                       "pleiad_sequences_opened_total",
+                                       "pleiad_sequences_closed_total",
+                                       "pleiad_prestage_total",
+                                       "pleiad_ready",
+                                       "pleiad_load_ratio",
+                                       "pleiad_build_info",
+                                       "pleiad_model_info",
+                                       "pleiad_reader_info",
+                                       "pleiad_device_info",
+                                       "process_cpu_seconds_total",
+                                       "process_resident_memory_bytes",
+                                       "process_virtual_memory_bytes",
+                                       "process_threads",
+                                       "process_open_fds",
+                                       "process_max_fds",
+                                       "process_start_time_seconds"};
+  EXPECT_EQ(names, expected);
+}
+
+TEST(Metrics, CarryLabelsAndValues) {
+  RpcCounters counters;
+  counters.CountRpc(Rpc::kOpenSequence, absl::StatusCode::kResourceExhausted);
+  counters.CountItem(1, absl::StatusCode::kOk);
+  counters.CountItem(0, static_cast<absl::StatusCode>(77));
+  const std::string text = Scrape(Example(&counters));
+  for (const char* line :
+       {"pleiad_rpc_requests_total{rpc=\"OpenSequence\",code=\"RESOURCE_EXHAUSTED\"} 1\n",
+        "pleiad_forward_items_total{mode=\"prestage\",code=\"OK\"} 1\n",
+        "pleiad_forward_items_total{mode=\"forward\",code=\"UNKNOWN\"} 1\n", "pleiad_tokens_total{layer=\"1\"} 42\n",
+        "pleiad_row_lookups_total{layer=\"1\",result=\"join\"} 7\n",
+        "pleiad_step_phase_seconds_count{phase=\"queue\"} 3\n", "pleiad_step_phase_seconds_sum{phase=\"queue\"} 20\n",
+        "pleiad_step_phase_seconds_bucket{phase=\"queue\",le=\"1e-05\"} 2\n",
+        "pleiad_step_phase_seconds_bucket{phase=\"queue\",le=\"+Inf\"} 3\n", "pleiad_ready 1\n",
+        "pleiad_load_ratio 0.5\n"}) {
+    EXPECT_THAT(text, HasSubstr(line));
+  }
+}
+
+TEST(Metrics, AreThereWhileLoading) {
+  RpcCounters counters;
+  MetricsSnapshot snapshot;
+  snapshot.rpcs = &counters;
+  const std::string text = Scrape(snapshot);
+  EXPECT_THAT(text, HasSubstr("pleiad_ready 0\n"));
+  EXPECT_THAT(text, HasSubstr("pleiad_sequences 0\n"));
+  EXPECT_THAT(text, HasSubstr("# TYPE pleiad_tokens_total counter\n"));
+}
+
+TEST(ProcessStats, SaySomethingTrue) {
+  const ProcessStats stats = ReadProcessStats();
+  EXPECT_GT(stats.resident_bytes, 1u << 20);
+  EXPECT_GE(stats.virtual_bytes, stats.resident_bytes);
+  EXPECT_GE(stats.threads, 1u);
+  EXPECT_GE(stats.open_fds, 3u);
+  EXPECT_GE(stats.max_fds, stats.open_fds);
+  EXPECT_GT(stats.start_time_seconds, 1.6e9);
+  EXPECT_GT(MemAvailable(), 1u << 20);
+}
+
+}  // namespace
+}  // namespace pleiad
