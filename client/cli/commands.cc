@@ -55,6 +55,7 @@ int Main(int argc, const char* const* argv) {
   AddBench(&app, &exit);
   AddSnapshot(&app, &exit);
   AddRestore(&app, &exit);
+  AddSynth(&app, &exit);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
