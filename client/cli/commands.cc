@@ -15,14 +15,14 @@ namespace {
 class EnvironmentFirst : public CLI::ConfigTOML {
  public:
   std::vector<CLI::ConfigItem> from_config(std::istream& in) const override {
-    std::vector<CLI::ConfigItem> items = CLI::ConfigTOML::from_config(in);
+    std::vector<CLI::ConfigItem> found = CLI::ConfigTOML::from_config(in);
     const auto of_environment = [](const CLI::ConfigItem& item) {
       std::string name = "PLEIAD_" + absl::AsciiStrToUpper(item.name);
       std::replace(name.begin(), name.end(), '-', '_');
       return std::getenv(name.c_str()) != nullptr;
     };
-    items.erase(std::remove_if(items.begin(), items.end(), of_environment), items.end());
-    return items;
+    found.erase(std::remove_if(found.begin(), found.end(), of_environment), found.end());
+    return found;
   }
 };
 
