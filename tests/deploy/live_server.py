@@ -1,0 +1,39 @@
+"""A pleiad-server of a test's own, on the golden checkpoint."""
+import contextlib
+import pathlib
+import subprocess
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+GOLDEN = ROOT / "tests/golden/tiny-n3h8"
+
+
+class LiveServer:
+    """`with LiveServer(binary) as server:` ready when entered; its exit code, checked to be 0, when left."""
+
+    def __init__(self, binary, model=GOLDEN):
+        self._binary, self._model = binary, model
+        self.address = self.metrics = None
+
+    def __enter__(self):
+        with contextlib.ExitStack() as stack:
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="pleiad-"))
+            self.address = f"unix:{folder}/socket"
+            command = [self._binary, "--model", self._model, "--listen", self.address, "--metrics-listen", "127.0.0.1:0"]
+            self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+            stack.callback(self._process.wait)
+            stack.callback(self._process.kill)
+            line = self._process.stdout.readline()
+            if not line.startswith("pleiad-server ready"):
+                raise RuntimeError(f"not ready: {line!r}")
+            self.metrics = line.split()[-1]
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, kind, *_):
+        with self._stack:
+            self._process.terminate()
+            code = self._process.wait()
+            self._process.stdout.close()
+        if kind is None and code != 0:
+            raise RuntimeError(f"the server ended with {code}")
