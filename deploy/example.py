@@ -9,10 +9,8 @@ with tempfile.TemporaryDirectory() as stubs:  # messages by protoc; methods by n
     subprocess.run(["protoc", f"-I{proto}", f"--python_out={stubs}", "pleiad/v1/ple.proto"], check=True)
     sys.path.insert(0, stubs)
     from pleiad.v1 import ple_pb2 as pb
-
 address = sys.argv[1] if len(sys.argv) > 1 else "127.0.0.1:50051"
 small = grpc.insecure_channel(address)
-
 def method(channel, name, request, response, kind="unary_unary"):
     return getattr(channel, kind)(f"/pleiad.v1.Ple/{name}", request.SerializeToString, response.FromString)
 
@@ -21,7 +19,6 @@ largest = min(2 * model.limits.max_message_bytes + sum(layer.aux_bytes for layer
 channel = grpc.insecure_channel(address, options=[("grpc.max_receive_message_length", largest)])
 layer, channels = model.layers[0].layer_index, model.geometry.channels
 print(f"model {model.model_id} on {model.device}: layer {layer}, {channels} channels")
-
 opened = method(channel, "OpenSequence", pb.OpenSequenceRequest, pb.OpenSequenceResponse)(
     pb.OpenSequenceRequest(label="example.py"))
 

@@ -1,10 +1,32 @@
 #include "client/cli/commands.h"
 
+#include <algorithm>
+#include <cstdlib>
 #include <iostream>
+#include <vector>
 
+#include "absl/strings/ascii.h"
 #include "client/error_info.h"
 
 namespace pleiad::cli {
+namespace {
+
+// CLI11 lets the file win over the environment; this drops what the environment sets from the file.
+class EnvironmentFirst : public CLI::ConfigTOML {
+ public:
+  std::vector<CLI::ConfigItem> from_config(std::istream& in) const override {
+    std::vector<CLI::ConfigItem> found = CLI::ConfigTOML::from_config(in);
+    const auto of_environment = [](const CLI::ConfigItem& item) {
+      std::string name = "PLEIAD_" + absl::AsciiStrToUpper(item.name);
+      std::replace(name.begin(), name.end(), '-', '_');
+      return std::getenv(name.c_str()) != nullptr;
+    };
+    found.erase(std::remove_if(found.begin(), found.end(), of_environment), found.end());
+    return found;
+  }
+};
+
+}  // namespace
 
 void ServerFlags::AddTo(CLI::App* command) {
   command->add_option("--server", address, "HOST:PORT or unix:PATH of the server")
@@ -43,6 +65,7 @@ int Main(int argc, const char* const* argv) {
   CLI::App app("Client of pleiad-server, the PLE stage of qwen4_exp models as a service", "pleiad");
   app.require_subcommand(1);
   app.set_config("--config", "", "TOML file of flags, a section for each subcommand");
+  app.config_formatter(std::make_shared<EnvironmentFirst>());
   app.allow_config_extras(false);
   app.footer(
       "Flags go before PLEIAD_SERVER and PLEIAD_TIMEOUT, those before the file.\n"
@@ -55,6 +78,7 @@ int Main(int argc, const char* const* argv) {
   AddBench(&app, &exit);
   AddSnapshot(&app, &exit);
   AddRestore(&app, &exit);
+  AddSynth(&app, &exit);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -260,6 +260,17 @@ TEST_F(CliTest, ASnapshotGoesToAFileAndBack) {
   EXPECT_TRUE(absl::IsDataLoss(ReadSnapshot(Path("s")).status()));
 }
 
+TEST_F(CliTest, ThePythonExampleRunsThrough) {
+  FakePleServer server;
+  const std::string command =
+      std::string("/usr/bin/python3 " PLEIAD_SOURCE_DIR "/deploy/example.py ") + server.address() + " > " + Path("out");
+  ASSERT_EQ(std::system(command.c_str()), 0);
+  std::stringstream out;
+  out << std::ifstream(Path("out")).rdbuf();
+  EXPECT_THAT(out.str(), HasSubstr("step 3: position 5"));
+  EXPECT_THAT(out.str(), HasSubstr("released: True"));
+}
+
 TEST_F(CliTest, HealthAndInfoTellByTheirExitCode) {
   FakePleServer server;
   EXPECT_EQ(Run({"health", "--server", server.address()}), kExitOk);

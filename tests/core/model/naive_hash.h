@@ -1,6 +1,7 @@
 // The n-gram hash once more, slowly: straight from the formula, and with the mistakes that must be told apart.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
