@@ -216,6 +216,8 @@ absl::StatusOr<ServerFlags> ReadFlags(const CLI::App& app, RawFlags& raw) {
 
 }  // namespace
 
+const char* const kServerVersion = PLEIAD_VERSION;
+
 absl::StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& args,
                                              const std::map<std::string, std::string>& environment) {
   RawFlags raw;

@@ -50,6 +50,6 @@ absl::StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& arg
 // The process's environment.
 std::map<std::string, std::string> ReadEnvironment();
 
-inline constexpr char kServerVersion[] = PLEIAD_VERSION;
+extern const char* const kServerVersion;
 
 }  // namespace pleiad

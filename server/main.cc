@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "server/check.h"
 #include "server/checkpoint_loader.h"
 #include "server/flags.h"
@@ -17,8 +18,8 @@ namespace {
 
 void PrintReady(const ReadyInfo& info) {
   std::string line = "pleiad-server ready";
-  for (const ListenAddress& address : info.addresses) line += " " + address.ToString();
-  line += " metrics " + info.metrics.ToString() + "\n";
+  for (const ListenAddress& address : info.addresses) absl::StrAppend(&line, " ", address.ToString());
+  absl::StrAppend(&line, " metrics ", info.metrics.ToString(), "\n");
   std::fputs(line.c_str(), stdout);
   std::fflush(stdout);
 }

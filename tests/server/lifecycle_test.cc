@@ -9,8 +9,8 @@
 #include <string>
 #include <thread>
 
-#include "tests/server/fake_clock.h"
 #include "tests/server/test_server.h"
+#include "tests/support/fake_clock.h"
 
 namespace pleiad {
 namespace {
