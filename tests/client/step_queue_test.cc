@@ -218,6 +218,7 @@ TEST_F(StepQueueTest, AFailedStepFailsItsFollowersUntilOneNamesItsStart) {
   Fail(2);
   EXPECT_THAT(failed_, ElementsAre(2, 3));
   EXPECT_EQ(ErrorReason(last_), Reason::kPredecessorFailed);
+  ASSERT_FALSE(ErrorDetails(last_).empty());
   EXPECT_EQ(ErrorDetails(last_)[0].position, 9u);
   EXPECT_THAT(Send(), ElementsAre(4, 5));
   EXPECT_EQ(SentPosition(5), 10u);
