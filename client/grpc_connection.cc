@@ -98,8 +98,12 @@ class GrpcConnection final : public Connection {
 
   ~GrpcConnection() override {
     releases_.Shutdown();
-    internal::MutexLock lock(&mutex_);
-    if (releaser_.joinable()) releaser_.join();
+    std::thread releaser;
+    {
+      internal::MutexLock lock(&mutex_);
+      releaser = std::move(releaser_);
+    }
+    if (releaser.joinable()) releaser.join();
   }
 
   absl::StatusOr<ModelInfo> GetModel() override {
@@ -152,10 +156,8 @@ class GrpcConnection final : public Connection {
   void ReleaseLater(SequenceId sequence, uint64_t epoch) override {
     auto* call = new ReleaseCall;
     call->context.set_deadline(absl::ToChronoTime(absl::Now() + options_.release_timeout));
-    {
-      internal::MutexLock lock(&mutex_);
-      if (!releaser_.joinable()) releaser_ = std::thread([this] { FinishReleases(); });
-    }
+    internal::MutexLock lock(&mutex_);  // the releaser takes it before it deletes the call
+    if (!releaser_.joinable()) releaser_ = std::thread([this] { FinishReleases(); });
     call->reader = stub_->AsyncRelease(&call->context, Named<v1::ReleaseRequest>(sequence, epoch), &releases_);
     call->reader->Finish(&call->response, &call->status, call);
   }
@@ -214,7 +216,10 @@ class GrpcConnection final : public Connection {
   void FinishReleases() {
     void* tag = nullptr;
     bool ok = false;
-    while (releases_.Next(&tag, &ok)) delete static_cast<ReleaseCall*>(tag);
+    while (releases_.Next(&tag, &ok)) {
+      internal::MutexLock lock(&mutex_);
+      delete static_cast<ReleaseCall*>(tag);
+    }
   }
 
   template <typename Request>

@@ -114,6 +114,7 @@ void StepQueue::JoinLanes(const Step& step, Entry* entry) {
     }
     Entry::Place place{sequence, lane.get(), i};
     place.names_start = segment.fresh || segment.position.has_value();
+    place.fresh = segment.fresh;
     place.start = segment.position.value_or(segment.fresh ? 0 : lane->next);
     place.end = place.start + segment.num_tokens;
     wire.position = place.start;
@@ -167,7 +168,7 @@ bool StepQueue::Admissible(const Entry& entry) const {
       if (!before.entry->moves()) continue;
       alone = false;
       tokens += before.end - before.start;
-      if (before.rewinds || place.end < before.start) return false;
+      if (before.rewinds || place.fresh || place.start < before.start) return false;
     }
     if (!alone && tokens > model_.rollback_tokens) return false;
   }

@@ -4,7 +4,8 @@
 // A carry (sequence, layer) has a lane of unanswered steps in submission order. The head of a lane is *admitted* (it
 // goes to the wire) when what is admitted and unanswered on each of its lanes could still be sent again and apply once:
 //   - nothing, or with it at most rollback_tokens tokens together: their starts stay within the server's reach;
-//   - it ends at or past the start of each of them: a position past the carry's end is out of reach;
+//   - it starts at or past the start of each of them, and resets nothing: the tokens below a start that is sent again
+//     must still be the ones it was to follow;
 //   - none of them rewinds and adds tokens: had it failed, a step behind it could land on the tokens it was to replace.
 // A prestage moves nothing and is admitted as soon as every step before it is.
 // Source: rules 3 and 4 of the service contract.
@@ -42,6 +43,7 @@ class StepQueue {
       uint64_t start = 0;
       uint64_t end = 0;
       bool names_start = false;  // by position or fresh
+      bool fresh = false;
     };
     WireStep wire;
     StepCallback done;

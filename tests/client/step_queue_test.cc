@@ -169,6 +169,27 @@ TEST_F(StepQueueTest, AMoveBelowAnUnansweredStartWaitsBecauseTheStartWouldBeOutO
   EXPECT_THAT(Send(), ElementsAre(3));
 }
 
+TEST_F(StepQueueTest, ARewindBelowAnUnansweredStartWaitsBecauseTheStartWouldFollowOtherTokens) {
+  Sequence sequence = Open();
+  Add(sequence, 6);
+  Send();
+  Succeed(1);
+  Add(sequence, 2);     // 6 to 8
+  Add(sequence, 1, 5);  // ends at 6, which is then in reach, behind another token
+  EXPECT_THAT(Send(), ElementsAre(2));
+  Succeed(2);
+  EXPECT_THAT(Send(), ElementsAre(3));
+}
+
+TEST_F(StepQueueTest, AResetWaitsForUnansweredStepsEvenAtPositionZero) {
+  Sequence sequence = Open();
+  Add(sequence, 1);
+  Add(sequence, 1, std::nullopt, /*fresh=*/true);
+  EXPECT_THAT(Send(), ElementsAre(1));
+  Succeed(1);
+  EXPECT_THAT(Send(), ElementsAre(2));
+}
+
 TEST_F(StepQueueTest, AMoveToAnUnansweredStartNeedNotWait) {
   Sequence sequence = Open();
   Add(sequence, 6);
@@ -218,6 +239,7 @@ TEST_F(StepQueueTest, AFailedStepFailsItsFollowersUntilOneNamesItsStart) {
   Fail(2);
   EXPECT_THAT(failed_, ElementsAre(2, 3));
   EXPECT_EQ(ErrorReason(last_), Reason::kPredecessorFailed);
+  ASSERT_FALSE(ErrorDetails(last_).empty());
   EXPECT_EQ(ErrorDetails(last_)[0].position, 9u);
   EXPECT_THAT(Send(), ElementsAre(4, 5));
   EXPECT_EQ(SentPosition(5), 10u);
