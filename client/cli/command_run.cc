@@ -51,6 +51,9 @@ void AddRun(CLI::App* app, int* exit) {
                    "computed with k and v rounded to BF16")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
+  command->add_flag("--disturb", flags->replay.disturb,
+                    "halfway, rewind a rejected draft, take a snapshot, release, and go on in a new sequence that it "
+                    "was restored into");
   command->callback([flags, exit] { *exit = Run(*flags); });
 }
 

@@ -22,12 +22,15 @@ using client::StepResult;
 using client::StepStream;
 
 constexpr uint64_t kConvTokens = 30;  // of `conv_after30`
+constexpr size_t kDraftTokens = 5;    // of the draft that a disturbed replay rejects
 
 std::vector<float> ToFloats(const std::string& bytes) {
   std::vector<float> values(bytes.size() / 4);
   if (!values.empty()) std::memcpy(values.data(), bytes.data(), values.size() * 4);
   return values;
 }
+
+std::vector<char> Bytes(const std::string& bytes) { return {bytes.begin(), bytes.end()}; }
 
 std::vector<float> Bf16ToFloats(const std::string& bytes) {
   std::vector<uint16_t> bits(bytes.size() / 2);
@@ -56,6 +59,8 @@ Comparison Close(std::string tensor, std::string how, const std::vector<float>& 
   return c;
 }
 
+enum class Course { kPlain, kDisturbed };
+
 class Replayer {
  public:
   Replayer(Client* client, const Trace& trace, const ReplayOptions& options)
@@ -75,6 +80,11 @@ class Replayer {
 
  private:
   std::string Name(const char* tensor) const { return absl::StrCat(options_.prefix, ".", tensor); }
+
+  uint32_t Layer() const {
+    const ModelInfo& model = client_->model();
+    return options_.layer_index.value_or(model.layers.empty() ? 0 : model.layers[0].layer_index);
+  }
 
   absl::Status Load() {
     absl::StatusOr<std::vector<uint32_t>> tokens = trace_.I32(Name("tokens"));
@@ -124,17 +134,28 @@ class Replayer {
     return absl::OkStatus();
   }
 
-  // The first `count` tokens in their steps; what comes back, joined.
-  absl::StatusOr<std::vector<float>> Feed(const Sequence& sequence, OutputKind kind, uint64_t count) {
+  // Lengths of the steps that feed the first `count` tokens.
+  std::vector<uint64_t> Cut(uint64_t count) const {
+    std::vector<uint64_t> lengths;
+    for (uint64_t done = 0; done < count; done += lengths.back()) {
+      lengths.push_back(std::min<uint64_t>(steps_[std::min(lengths.size(), steps_.size() - 1)], count - done));
+    }
+    return lengths;
+  }
+
+  // The first `count` tokens in their steps; what comes back, joined. A disturbance puts another sequence in place.
+  absl::StatusOr<std::vector<float>> Feed(Sequence* sequence, OutputKind kind, uint64_t count, Course course) {
+    const std::vector<uint64_t> lengths = Cut(count);
+    if (course == Course::kDisturbed && lengths.size() < 2)
+      return absl::InvalidArgumentError("one step has no middle to disturb");
     std::vector<float> outputs;
-    size_t next = 0;
-    for (uint64_t done = 0; done < count;) {
-      const uint64_t length = std::min<uint64_t>(steps_[std::min(next++, steps_.size() - 1)], count - done);
-      Step step;
-      step.layer_index = options_.layer_index;
-      step.segments.push_back({&sequence, static_cast<uint32_t>(length)});
-      step.token_ids.assign(tokens_.begin() + static_cast<ptrdiff_t>(done),
-                            tokens_.begin() + static_cast<ptrdiff_t>(done + length));
+    uint64_t done = 0;
+    for (size_t i = 0; i < lengths.size(); ++i) {
+      if (course == Course::kDisturbed && i == lengths.size() / 2) {
+        if (absl::Status s = Disturb(sequence, done); !s.ok()) return s;
+      }
+      const uint64_t length = lengths[i];
+      Step step = StepOf(*sequence, done, length);
       step.highway.data =
           absl::MakeConstSpan(reinterpret_cast<const std::byte*>(&highway_[done * channels_]), length * channels_ * 4);
       step.output_kind = kind;
@@ -147,12 +168,56 @@ class Replayer {
     return outputs;
   }
 
+  // Tokens `begin` and on of the trace, without a highway.
+  Step StepOf(const Sequence& sequence, uint64_t begin, uint64_t length) const {
+    Step step;
+    step.layer_index = options_.layer_index;
+    step.segments.push_back({&sequence, static_cast<uint32_t>(length)});
+    step.token_ids.assign(tokens_.begin() + static_cast<ptrdiff_t>(begin),
+                          tokens_.begin() + static_cast<ptrdiff_t>(begin + length));
+    return step;
+  }
+
+  absl::Status Disturb(Sequence* sequence, uint64_t position) {
+    // A draft of tokens that do not belong here, all rejected.
+    Step draft = StepOf(*sequence, 0, std::min(kDraftTokens, tokens_.size()));
+    draft.highway.zeros = true;
+    Step rewind;
+    rewind.layer_index = options_.layer_index;
+    rewind.segments.push_back({.sequence = sequence, .position = position});
+    for (Step* step : {&draft, &rewind}) {
+      if (absl::Status s = stream_->Run(std::move(*step)).status(); !s.ok()) return s;
+    }
+    const absl::StatusOr<client::SequenceSnapshot> before = sequence->Snapshot(Layer());
+    if (!before.ok()) return before.status();
+
+    const client::SequenceId id = sequence->id();
+    const absl::StatusOr<bool> released = sequence->Release();
+    if (!released.ok()) return released.status();
+    if (!*released || !absl::IsNotFound(client_->Attach(id).status())) {
+      return absl::InternalError("the sequence outlived its release");
+    }
+    absl::StatusOr<Sequence> next = client_->OpenSequence({.label = "pleiad run"});
+    if (!next.ok()) return next.status();
+    *sequence = *std::move(next);
+    if (absl::Status s = sequence->Restore(*before); !s.ok()) return s;
+    const absl::StatusOr<client::SequenceSnapshot> after = sequence->Snapshot(Layer());
+    if (!after.ok()) return after.status();
+    if (before->layers.size() != 1 || after->layers.size() != 1 || before->layers[0].position != position ||
+        after->layers[0].position != position) {
+      return absl::InternalError(absl::StrCat("a snapshot is not of one layer at position ", position));
+    }
+    comparisons_.push_back(Exact("carry, bytes", "Restore", Bytes(after->layers[0].aux), Bytes(before->layers[0].aux)));
+    return absl::OkStatus();
+  }
+
   absl::Status CompareOutputs(OutputKind kind) {
     const bool delta = trace_.Has(Name("ple_out")), highway = trace_.Has(Name("highway_out"));
     if (!delta && !(highway && kind == OutputKind::kHighway)) return absl::OkStatus();
-    const absl::StatusOr<Sequence> sequence = client_->OpenSequence({.label = "pleiad run"});
+    absl::StatusOr<Sequence> sequence = client_->OpenSequence({.label = "pleiad run"});
     if (!sequence.ok()) return sequence.status();
-    absl::StatusOr<std::vector<float>> seen = Feed(*sequence, kind, tokens_.size());
+    absl::StatusOr<std::vector<float>> seen =
+        Feed(&*sequence, kind, tokens_.size(), options_.disturb ? Course::kDisturbed : Course::kPlain);
     if (!seen.ok()) return seen.status();
     if (highway && kind == OutputKind::kHighway) {
       const absl::StatusOr<std::vector<float>> expected = trace_.F32(Name("highway_out"), tokens_.size());
@@ -177,10 +242,9 @@ class Replayer {
     if (!expected.ok()) return expected.status();
     absl::StatusOr<Sequence> sequence = client_->OpenSequence({.label = "pleiad run"});
     if (!sequence.ok()) return sequence.status();
-    absl::StatusOr<std::vector<float>> fed = Feed(*sequence, OutputKind::kDelta, kConvTokens);
+    absl::StatusOr<std::vector<float>> fed = Feed(&*sequence, OutputKind::kDelta, kConvTokens, Course::kPlain);
     if (!fed.ok()) return fed.status();
-    const uint32_t layer = options_.layer_index.value_or(model.layers.empty() ? 0 : model.layers[0].layer_index);
-    const absl::StatusOr<client::SequenceSnapshot> snapshot = sequence->Snapshot(layer);
+    const absl::StatusOr<client::SequenceSnapshot> snapshot = sequence->Snapshot(Layer());
     if (!snapshot.ok()) return snapshot.status();
     const size_t rows = size_t{model.state_len} * channels_ * 4;
     if (snapshot->layers.size() != 1 || snapshot->layers[0].aux.size() < rows) {

@@ -19,6 +19,9 @@ struct ReplayOptions {
   // Tokens of each step; the last one repeats to the end of the trace. Empty: the trace's step_lengths, else one step.
   std::vector<uint32_t> steps = {};
   double bound = 3e-3;  // of the relative L2 of outputs and conv rows; ids and embeddings are exact
+  // Where half of a replay's steps are done, run a draft and rewind it, take a snapshot, release the sequence, and go
+  // on in a new one that the snapshot was restored into.
+  bool disturb = false;
 };
 
 struct Comparison {
@@ -33,7 +36,7 @@ struct Comparison {
 
 // What was compared, in order. DELTA and HIGHWAY are each replayed on a sequence of their own; HIGHWAY is judged as
 // output minus input. InvalidArgument and NotFound for a trace without tokens, highway_in or anything expected, or of
-// another geometry; else the server's refusal.
+// another geometry, and for a disturbed replay of one step; else the server's refusal.
 absl::StatusOr<std::vector<Comparison>> Replay(client::Client* client, const Trace& trace,
                                                const ReplayOptions& options);
 

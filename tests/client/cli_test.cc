@@ -191,6 +191,27 @@ TEST_F(CliTest, StepsCutTheTraceAndTheLastOneRepeats) {
   EXPECT_TRUE(absl::IsNotFound(Replay(&client, trace, {.prefix = "y"}).status()));
 }
 
+TEST_F(CliTest, ADisturbedReplayAgreesToo) {
+  FakePleServer server;
+  Client client = *Client::Connect({.address = server.address()});
+  const Trace trace = Golden();
+  const auto comparisons = Replay(&client, trace, {.prefix = "x", .steps = {21, 3}, .bound = 1e-6, .disturb = true});
+  ASSERT_TRUE(comparisons.ok()) << comparisons.status();
+  EXPECT_EQ(comparisons->size(), 8u);  // as undisturbed, and each replay's carry after its restore
+  EXPECT_TRUE(AllPassed(*comparisons));
+  server.WaitUntilEmpty();
+  EXPECT_TRUE(
+      absl::IsInvalidArgument(Replay(&client, trace, {.prefix = "x", .steps = {kTokens}, .disturb = true}).status()));
+}
+
+TEST_F(CliTest, ADisturbanceThatLosesTheCarryIsSeen) {
+  FakePleServer server({.forget_rows_on_restore = true});
+  Client client = *Client::Connect({.address = server.address()});
+  const auto comparisons = Replay(&client, Golden(), {.prefix = "x", .bound = 1e-6, .disturb = true});
+  ASSERT_TRUE(comparisons.ok()) << comparisons.status();
+  EXPECT_FALSE(AllPassed(*comparisons));
+}
+
 TEST_F(CliTest, PercentilesAreNearestRank) {
   std::vector<double> values;
   for (int i = 1; i <= 100; ++i) values.push_back(i);

@@ -111,6 +111,7 @@ bool FakePleServer::Load(const v1::LayerAux& layer, Sequence* sequence) {
   }
   std::memcpy(carry.history.data(), layer.aux().data() + 4, 8);
   std::memcpy(carry.rows.data(), layer.aux().data() + 12, carry.rows.size() * 4);
+  if (options_.forget_rows_on_restore) std::fill(carry.rows.begin(), carry.rows.end(), 0.f);
   carry.base = carry.position = carry.low = carry.last_step_start = layer.position();
   sequence->carries.insert_or_assign(layer.layer_index(), std::move(carry));
   return true;

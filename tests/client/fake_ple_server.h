@@ -20,6 +20,7 @@ struct FakeOptions {
   uint32_t channels = 4;
   uint32_t rollback_tokens = 8;
   uint32_t max_tokens = 64;
+  bool forget_rows_on_restore = false;  // a fault
 };
 
 // The toy stage.
