@@ -37,8 +37,8 @@ class Client {
   const ModelInfo& model() const { return *model_; }
 
   // Fresh, or from options.layers; with a client key of a live sequence, that one (Sequence::fresh tells).
-  // ResourceExhausted (kCarriesFull), Unavailable (kDraining), InvalidArgument (kAuxMalformed), FailedPrecondition
-  // (kModelMismatch).
+  // ResourceExhausted (kCarriesFull), Unavailable (kDraining), InvalidArgument (kAuxMalformed,
+  // kModelMismatch).
   absl::StatusOr<Sequence> OpenSequence(const OpenOptions& options = {});
   // Takes over the sequence `id`; its old owner's steps are refused once this one has stepped. NotFound.
   absl::StatusOr<Sequence> Attach(SequenceId id);

@@ -37,8 +37,8 @@ class Sequence {
   absl::StatusOr<SequenceStatus> Get();
   // All layers, which must stand at one position (FailedPrecondition, kLayersApart), or the one named.
   absl::StatusOr<SequenceSnapshot> Snapshot(std::optional<uint32_t> layer_index = std::nullopt);
-  // All or nothing; layers that are not named stay. InvalidArgument (kAuxMalformed), FailedPrecondition
-  // (kModelMismatch). No step of the sequence may be unanswered.
+  // All or nothing; layers that are not named stay. InvalidArgument (kAuxMalformed,
+  // kModelMismatch). No step of the sequence may be unanswered.
   absl::Status Restore(const SequenceSnapshot& snapshot);
   // Ends the sequence. True: the server still had it. On an error the handle keeps the sequence.
   absl::StatusOr<bool> Release();
