@@ -9,6 +9,7 @@ set -euo pipefail
 build_set=(
   g++ cmake ninja-build pkg-config
   libgrpc++-dev libgrpc-dev protobuf-compiler-grpc libprotobuf-dev protobuf-compiler libabsl-dev
+  libssl-dev # gRPC's CMake file asks for OpenSSL
   libdnnl-dev ocl-icd-opencl-dev # oneDNN's CMake file asks for OpenCL
   liburing-dev prometheus-cpp-dev nlohmann-json3-dev libcli11-dev libspdlog-dev zlib1g-dev
 )

@@ -54,6 +54,7 @@ LocalEngine::LocalEngine(const std::string& checkpoint_dir, const LocalEngineOpt
     return device->WriteArena(first, rows);
   };
   std::unique_ptr<RowStore> rows = OrDie(LoadResidentRowStore(*checkpoint_, *reader, load));
+  if (options.wrap_rows) rows = options.wrap_rows(std::move(rows));
   EngineOptions engine_options;
   engine_options.max_tokens = options.max_tokens;
   engine_options.max_sequences = options.max_sequences;

@@ -2,14 +2,17 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <future>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/engine/engine.h"
 #include "core/model/checkpoint.h"
+#include "core/rows/row_store.h"
 
 namespace pleiad::testing {
 
@@ -20,6 +23,8 @@ struct LocalEngineOptions {
   uint32_t threads = 2;
   bool batch_invariant = false;
   Clock* clock = nullptr;
+  // Puts something between the engine and its resident table; may be empty.
+  std::function<std::unique_ptr<RowStore>(std::unique_ptr<RowStore>)> wrap_rows;
 };
 
 // The output of one request, [tokens, C].
@@ -34,6 +39,8 @@ class LocalEngine {
   LocalEngine(const std::string& checkpoint_dir, const LocalEngineOptions& options);
 
   Engine& engine() { return *engine_; }
+  // Nothing else of this object may be used after that.
+  std::unique_ptr<Engine> TakeEngine() { return std::move(engine_); }
   const ModelConfig& config() const { return engine_->model().config; }
 
   SequenceId Open();
