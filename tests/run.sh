@@ -115,7 +115,7 @@ fuzz_one() {
   name=$(basename "$target")
   work=$root/build/asan/fuzz/$name
   mkdir -p "$work/corpus"
-  [ ! -d "$root/tests/fuzz/corpus/$name" ] || cp -n "$root/tests/fuzz/corpus/$name"/* "$work/corpus/"
+  cp "$root/tests/fuzz/seeds/${name%_fuzz}"/* "$work/corpus/"
   "${no_aslr[@]}" "$target" -max_total_time="$fuzz_seconds" -timeout=20 -rss_limit_mb=3000 -print_final_stats=1 \
     -artifact_prefix="$work/" "$work/corpus" > "$work/log" 2>&1
   echo $? > "$work/rc"

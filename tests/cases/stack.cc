@@ -186,14 +186,22 @@ std::vector<Answer> Stack::Stream(const std::vector<v1::ForwardRequest>& request
   grpc::ClientContext context;
   auto stream = stub_->ForwardStream(&context);
   std::thread writer([&] {
-    for (const v1::ForwardRequest& request : requests) EXPECT_TRUE(stream->Write(request));
+    for (size_t i = 0; i < requests.size(); ++i) {
+      v1::ForwardRequest request = requests[i];
+      request.set_request_id(i);
+      EXPECT_TRUE(stream->Write(request));
+    }
     stream->WritesDone();
   });
-  std::vector<Answer> answers;
+  std::vector<Answer> answers(requests.size());
+  size_t answered = 0;
   for (Answer answer; stream->Read(&answer.response); answer = {}) {
     answer.detail = answer.response.status();
-    answers.push_back(std::move(answer));
+    const uint64_t i = answer.response.request_id();
+    if (i < answers.size()) answers[i] = std::move(answer);
+    ++answered;
   }
+  EXPECT_EQ(answered, requests.size());
   writer.join();
   const grpc::Status status = stream->Finish();
   EXPECT_TRUE(status.ok()) << status.error_message();

@@ -90,7 +90,8 @@ class Stack {
   v1::ForwardRequest Request(uint64_t sequence, const Story& story, std::optional<uint64_t> position = std::nullopt,
                              size_t p = 0) const;
   Answer Forward(const v1::ForwardRequest& request);
-  // All in flight on one stream; answers in the order of the requests.
+  // All in flight on one stream, request ids 0, 1, ...; answers in the order of the requests, whatever order they came
+  // in.
   std::vector<Answer> Stream(const std::vector<v1::ForwardRequest>& requests);
   // The output; fails the test when the step fails.
   std::vector<float> Step(uint64_t sequence, const Story& story, std::optional<uint64_t> position = std::nullopt,

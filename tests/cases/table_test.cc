@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cmath>
 #include <cstring>
@@ -92,10 +93,8 @@ TEST(B05, AStrideOfTwoBytesForOneByteRowsIsToldApart) {
 TEST(B06, ANanRowPoisonsOnlyTheSequencesThatNameIt) {
   Stack stack({.spec = Labelled(DType::kF8E4M3)});
   const auto names_nan = [&](uint32_t token) {
-    for (const uint64_t id : stack.Ids({token})[0]) {
-      if (id == 0x7F) return true;
-    }
-    return false;
+    const std::vector<uint64_t> ids = stack.Ids({token}).at(0);
+    return std::count(ids.begin(), ids.end(), 0x7Fu) > 0;
   };
   uint32_t bad = 0, good = 0;
   while (!names_nan(bad)) ++bad;

@@ -1,0 +1,99 @@
+// Any bytes as a ForwardRequest: the server's conversion and a real engine answer it exactly once, with an output of
+// the right size or a refusal with details, and a sequence beside it does not notice.
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <future>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "pleiad/v1/ple.pb.h"
+#include "server/convert.h"
+#include "tests/fuzz/tiny_engine.h"
+
+namespace pleiad::testing {
+namespace {
+
+constexpr size_t kSequences = 4;
+
+struct World {
+  Bystander bystander;
+  SequenceId sequences[kSequences];
+  ServiceLimits limits;
+
+  World() {
+    for (SequenceId& sequence : sequences) sequence = TinyEngine().Open();
+    ServerFlags flags;
+    flags.max_tokens = kTinyMaxTokens;
+    const auto computed = ComputeLimits(flags, TinyEngine().config().geometry.channels());
+    Require(computed.ok(), "limits");
+    limits = *computed;
+  }
+
+  // Ids 1 to 4 of an input name sequences that exist; those released meanwhile are opened anew.
+  SequenceId Sequence(uint64_t id) {
+    if (id < 1 || id > kSequences) return SequenceId(id);
+    SequenceId& sequence = sequences[id - 1];
+    if (!TinyEngine().Get(sequence).outcome.ok()) sequence = TinyEngine().Open();
+    return sequence;
+  }
+};
+
+struct Call {
+  std::string output;
+  std::atomic<int> answers{0};
+  std::promise<StepResult> done;
+};
+
+void Feed(World& world, v1::ForwardRequest request) {
+  for (v1::Segment& segment : *request.mutable_segments()) {
+    segment.set_sequence_id(world.Sequence(segment.sequence_id()).value());
+  }
+  for (uint64_t& id : *request.mutable_release_after()) id = world.Sequence(id).value();
+  // Epochs only rise: high ones would turn every later input away.
+  request.set_epoch(request.epoch() % 2);
+  // A step that ends by the clock is no fault, but one that depends on it is no use here.
+  request.set_timeout_ms(0);
+
+  StepRequest step = ToStepRequest(request, world.limits);
+  const bool refused_before = step.refused.has_value();
+  const uint64_t expected = OutputBytes(request, world.limits);
+  const auto call = std::make_shared<Call>();
+  step.output.allocate = [call](uint64_t bytes) {
+    Require(call->output.empty(), "the output is allocated once");
+    call->output.resize(bytes);
+    return reinterpret_cast<std::byte*>(call->output.data());
+  };
+  TinyEngine().engine().Submit(std::move(step), [call](StepResult result) {
+    Require(++call->answers == 1, "one answer");
+    call->done.set_value(std::move(result));
+  });
+  const StepResult result = call->done.get_future().get();
+  if (result.outcome.ok()) {
+    Require(!refused_before, "what the server refuses is not run");
+    Require(call->output.size() == expected, "as many bytes as the server reserved");
+    Require(result.segments.size() == static_cast<size_t>(request.segments_size()), "a result for each segment");
+  } else {
+    Require(!result.outcome.message.empty() && !result.outcome.details.empty(), "a refusal says why");
+  }
+  v1::ForwardResponse response;
+  *response.mutable_output()->mutable_data() = std::move(call->output);
+  FillResponse(result, response);
+  Require(result.outcome.ok() || !response.output().has_data(), "a failed step has no output");
+  Require(ToStatusMetadata(result.outcome).size() <= 8192, "the status fits in gRPC's headers");
+}
+
+}  // namespace
+}  // namespace pleiad::testing
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  using pleiad::testing::World;
+  static World* const world = new World;
+  pleiad::v1::ForwardRequest request;
+  if (!request.ParseFromArray(data, static_cast<int>(size))) return -1;
+  world->bystander.Begin();
+  pleiad::testing::Feed(*world, std::move(request));
+  world->bystander.Finish();
+  return 0;
+}
