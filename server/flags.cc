@@ -130,6 +130,9 @@ bool IsGiven(const std::vector<std::string>& args, absl::string_view flag) {
 }
 
 // Appends `--flag=value` for each flag that only the environment gives.
+// Of the `pleiad` command line, which shares the prefix.
+bool IsOfTheClient(const std::string& name) { return name == "PLEIAD_SERVER" || name == "PLEIAD_TIMEOUT"; }
+
 absl::Status AppendEnvironment(const CLI::App& app, const std::map<std::string, std::string>& environment,
                                std::vector<std::string>& args) {
   std::map<std::string, const CLI::Option*> by_name;
@@ -142,7 +145,7 @@ absl::Status AppendEnvironment(const CLI::App& app, const std::map<std::string, 
     if (!absl::StartsWith(name, kEnvironmentPrefix)) continue;
     const auto found = by_name.find(name);
     if (found == by_name.end()) {
-      if (IsServiceLink(name)) continue;
+      if (IsServiceLink(name) || IsOfTheClient(name)) continue;
       return absl::InvalidArgumentError(absl::StrCat("environment: ", name, " names no flag (see --help)"));
     }
     const std::string& flag = found->second->get_lnames().front();

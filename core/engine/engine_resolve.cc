@@ -179,7 +179,7 @@ void EngineImpl::PlanAnswered(const std::shared_ptr<OpT>& op, std::optional<Reso
 
 void EngineImpl::Resolved(Section& section, const OpPtr& op, const Outcome& outcome) {
   op->ready = clock_->Now();
-  stats_.resolve.Add(absl::ToDoubleSeconds(op->ready - op->begun));
+  if (op->kind == OpKind::kStep) stats_.resolve.Add(absl::ToDoubleSeconds(op->ready - op->begun));
   if (!outcome.ok()) {
     Finish(section, op, outcome);
     return;

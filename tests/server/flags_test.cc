@@ -94,6 +94,10 @@ TEST(Flags, UnknownNamesAreRefusedEverywhere) {
   EXPECT_NE(Error({"--config", "/nonexistent.toml"}), "");
 }
 
+TEST(Flags, TheClientsVariablesAreNoFlags) {
+  EXPECT_TRUE(Parse({}, {{"PLEIAD_SERVER", "127.0.0.1:1"}, {"PLEIAD_TIMEOUT", "5"}}).ok());
+}
+
 TEST(Flags, KubernetesServiceVariablesAreNoFlags) {
   EXPECT_TRUE(Parse({}, {{"PLEIAD_SERVICE_HOST", "10.0.0.1"},
                          {"PLEIAD_PORT", "tcp://10.0.0.1:1"},
