@@ -218,7 +218,7 @@ absl::Status LoadLabels(const Checkpoint& checkpoint, RowReader& reader, std::ve
   return status;
 }
 
-TEST(B25, LateAndReversedCompletionsLandWhereTheyBelongAndAFailedOneEndsTheLoad) {
+TEST(B25, AFailedOrShortReadEndsTheLoadAndTheNextLoadHasEveryLabel) {
   TempDir dir;
   WriteCheckpoint(Labelled(DType::kBf16), dir.path());
   auto checkpoint = Checkpoint::Open({dir.path(), std::nullopt});

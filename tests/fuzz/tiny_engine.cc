@@ -19,7 +19,7 @@ LocalEngine& TinyEngine() {
     spec.ple_layer_ids = {2, 3};
     WriteCheckpoint(spec, dir.path());
     return new LocalEngine(dir.path(), {.max_tokens = kTinyMaxTokens,
-                                        .max_sequences = 8,
+                                        .max_sequences = 16,
                                         .rollback_tokens = 4,
                                         .threads = 1,
                                         .batch_invariant = true,

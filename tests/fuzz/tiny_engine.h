@@ -9,7 +9,7 @@
 
 namespace pleiad::testing {
 
-// Two PLE layers, N 3, C 16, 40 tokens, 8 sequences, batch-invariant.
+// Two PLE layers, N 3, C 16, 40 tokens, 16 sequences, batch-invariant.
 LocalEngine& TinyEngine();
 
 inline constexpr uint32_t kTinyMaxTokens = 40;
