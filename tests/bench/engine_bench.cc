@@ -27,7 +27,9 @@ double Median(std::vector<double> values) {
 int Main() {
   TempDir dir;
   WriteCheckpoint(CheckpointSpec{}, dir.path());
-  LocalEngine local(dir.path(), {.max_sequences = 1024});
+  LocalEngineOptions options;
+  options.max_sequences = 1024;
+  LocalEngine local(dir.path(), options);
   Engine& engine = local.engine();
 
   std::vector<double> open_release;
