@@ -1,4 +1,5 @@
 #include <google/protobuf/wrappers.pb.h>
+#include <grpc/grpc.h>
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
 
@@ -29,6 +30,8 @@ absl::Status CallStatus(const grpc::Status& status, const grpc::ClientContext& c
 }
 
 std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address, int receive_bytes) {
+  // The library is never shut down: that waits up to 10 s for a poller that a stalled write has left behind.
+  [[maybe_unused]] static const bool kept = (grpc_init(), true);
   grpc::ChannelArguments args;
   args.SetMaxReceiveMessageSize(receive_bytes);
   args.SetMaxSendMessageSize(-1);

@@ -1,5 +1,6 @@
 #include "server/grpc_listeners.h"
 
+#include <grpc/grpc.h>
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/impl/server_builder_option.h>
 
@@ -41,6 +42,8 @@ struct GrpcListeners::Group {
 absl::StatusOr<std::unique_ptr<GrpcListeners>> GrpcListeners::Open(const std::vector<ListenAddress>& addresses,
                                                                    ReflectionScope reflection, ServiceState* state,
                                                                    Health* health) {
+  // The library is never shut down: that waits up to 10 s for a poller that a stalled write has left behind.
+  [[maybe_unused]] static const bool kept = (grpc_init(), true);
   std::unique_ptr<GrpcListeners> listeners(new GrpcListeners);
   std::vector<size_t> with_reflection, without;
   for (size_t i = 0; i < addresses.size(); ++i) {
