@@ -129,10 +129,10 @@ bool IsGiven(const std::vector<std::string>& args, absl::string_view flag) {
   });
 }
 
-// Appends `--flag=value` for each flag that only the environment gives.
 // Of the `pleiad` command line, which shares the prefix.
 bool IsOfTheClient(const std::string& name) { return name == "PLEIAD_SERVER" || name == "PLEIAD_TIMEOUT"; }
 
+// Appends `--flag=value` for each flag that only the environment gives.
 absl::Status AppendEnvironment(const CLI::App& app, const std::map<std::string, std::string>& environment,
                                std::vector<std::string>& args) {
   std::map<std::string, const CLI::Option*> by_name;
