@@ -53,11 +53,6 @@ absl::Status CpuDevice::WriteArena(Slot first, absl::Span<const std::byte> rows)
   return rows_.WriteArena(first, rows);
 }
 
-absl::Status CpuDevice::CheckNotLost() {
-  MutexLock lock(&mutex_);
-  return lost_;
-}
-
 absl::Status CpuDevice::Lose(absl::Status why) {
   MutexLock lock(&mutex_);
   if (lost_.ok()) lost_ = std::move(why);

@@ -38,7 +38,6 @@ class CpuDevice : public Device {
 
   absl::StatusOr<Ticket> Enqueue(Task task) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status Lose(absl::Status why) ABSL_LOCKS_EXCLUDED(mutex_);
-  absl::Status CheckNotLost() ABSL_LOCKS_EXCLUDED(mutex_);
   void Work() ABSL_LOCKS_EXCLUDED(mutex_);
   void Do(const Task& task);
   void RunBatch(const BatchPlan& plan);
