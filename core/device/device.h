@@ -84,7 +84,7 @@ class Device {
   virtual StagingView staging() const = 0;
 
   // Copies consecutive rows [n, row_bytes] into the arena from slot `first` on; blocks. Only before the first
-  // Run, from any threads, at disjoint slots.
+  // Run, from any threads, at disjoint slots. InvalidArgument on a part of a row, OutOfRange past the arena.
   virtual absl::Status WriteArena(Slot first, absl::Span<const std::byte> rows) = 0;
 
   virtual absl::StatusOr<Ticket> Run(const BatchPlan& plan) = 0;

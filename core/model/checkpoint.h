@@ -39,7 +39,7 @@ struct CheckpointOptions {
 class Checkpoint {
  public:
   // Finds tensors through model.safetensors.index.json, else by scanning *.safetensors headers. Only the files
-  // that hold PLE tensors must exist. Errors name the field or tensor, the value and the rule:
+  // that hold PLE tensors must exist. Blocks. Errors name the field or tensor, the value and the rule:
   //   NotFound            the folder, config.json or a needed file is missing
   //   InvalidArgument     config, header, shape, dtype, range or hash constants are wrong
   //   FailedPrecondition  the config names no PLE layer
@@ -55,7 +55,7 @@ class Checkpoint {
   // Files that hold PLE tensors; FileIndex points here.
   const std::vector<CheckpointFile>& files() const;
 
-  // Reads the dense weights of a layer (65.5 MB at released geometry). DataLoss on a short or failed read.
+  // Reads the dense weights of a layer (65.5 MB at released geometry); blocks. DataLoss on a short or failed read.
   absl::StatusOr<LayerWeights> LoadWeights(LayerOrdinal layer) const;
 
   // Fingerprint of geometry, hash constants and dense weights, as hex. `weights` [layers] as LoadWeights gave
