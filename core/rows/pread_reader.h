@@ -9,7 +9,7 @@
 
 namespace pleiad {
 
-// `files` outlive the reader; 0 threads are 1. Short reads are continued, EINTR retried, EAGAIN a bounded number of times.
+// `files` outlive the reader; 0 threads are 1. Short reads are continued, EINTR and (boundedly) EAGAIN retried.
 std::unique_ptr<RowReader> CreatePreadReader(const std::vector<CheckpointFile>& files, uint32_t threads);
 
 }  // namespace pleiad
