@@ -95,6 +95,16 @@ TEST_F(EnginePrestage, FreshIsPartOfTheKey) {
   EXPECT_EQ(h.Step(request).stats.rows.hits, 0u);
 }
 
+// The history is the same at both positions, so that only the position tells them apart.
+TEST_F(EnginePrestage, ThePositionIsPartOfTheKey) {
+  h.Step(h.Request(a, {5, 5, 5, 5}));
+  Prestage({1}, 2);
+  EXPECT_EQ(h.Step(h.Request(a, {1})).stats.rows.hits, 4u);
+  EXPECT_EQ(h.engine->stats().prestage_dropped, 1u);
+  Prestage({1}, 2);
+  EXPECT_EQ(h.Step(h.Request(a, {1}, 2)).stats.rows.hits, 0u);
+}
+
 TEST_F(EnginePrestage, ReleaseAndRestoreDropIt) {
   Prestage({1, 2});
   const SnapshotResult snapshot = h.Snapshot(a);

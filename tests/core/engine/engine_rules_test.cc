@@ -112,6 +112,38 @@ TEST(EngineRules, AnOldEpochIsRefusedArrivingAndQueued) {
   EXPECT_TRUE(h.Release(a, 2).second);
 }
 
+TEST(EngineRules, RequestsOfTheSameEpochAreServedOneAfterTheOther) {
+  Harness h;
+  const SequenceId a = h.Open().sequence;
+  StepRequest request = h.Request(a, {1});
+  request.epoch = 3;
+  EXPECT_TRUE(h.Step(request).outcome.ok());
+  EXPECT_TRUE(h.Step(request).outcome.ok());
+  EXPECT_TRUE(h.Snapshot(a, std::nullopt, 3).outcome.ok());
+  EXPECT_EQ(h.Get(a, 3).layers.at(0).position, Position(2));
+}
+
+TEST(EngineRules, QueuedCallsOfAnOldEpochAreRefusedAndChangeNothing) {
+  Harness h;
+  const SequenceId a = h.Open().sequence;
+  const std::vector<CarryBlob> start = h.Snapshot(a).layers;
+  h.device->Hold();
+  Answer<StepResult> running = h.Submit(h.Request(a, {1}));
+  h.device->WaitForBatches(1);
+  Answer<GetSequenceResult> get = h.SubmitGet(a, 1);
+  Answer<SnapshotResult> snapshot;
+  h.engine->Snapshot(a, 1, std::nullopt, snapshot.fn());
+  Answer<Outcome> restore;
+  h.engine->Restore(a, 1, "", start, restore.fn());
+  Answer<GetSequenceResult> newer = h.SubmitGet(a, 2);
+  h.device->Open();
+  EXPECT_TRUE(running.Get().outcome.ok());
+  EXPECT_EQ(ReasonOf(get.Get().outcome), Reason::kEpochOld);
+  EXPECT_EQ(ReasonOf(snapshot.Get().outcome), Reason::kEpochOld);
+  EXPECT_EQ(ReasonOf(restore.Get()), Reason::kEpochOld);
+  EXPECT_EQ(newer.Get().layers.at(0).position, Position(1));
+}
+
 TEST(EngineRules, ARefusedButWellFormedRequestRaisesTheEpochAMalformedOneDoesNot) {
   Harness h;
   const SequenceId a = h.Open().sequence;
