@@ -121,8 +121,8 @@ TEST_F(InFlightTest, R10_PastTheBoundUnaryCallsAreRefusedAndNothingMoves) {
 
 TEST_F(InFlightTest, R11_AStepWhoseTimePassesInTheQueueHasNoEffect) {
   Start(/*inflight_requests=*/64);
-  // Which comes first is the machine's choice; what is said must be what happened. Until both outcomes are excluded
-  // but the one looked for.
+  // Whether its time passes is the machine's choice: what is answered must be what happened, and the refusal is looked
+  // for until it comes.
   bool expired = false;
   for (int attempt = 0; attempt < 200 && !expired; ++attempt) {
     const uint64_t sequence = Open(), control = Open();

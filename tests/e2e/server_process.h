@@ -41,7 +41,7 @@ class ChildProcess {
   std::string output_rest_, error_rest_;
 };
 
-// pleiad-server on a unix socket and a metrics port of its own.
+// pleiad-server on `listen` and a metrics port of its own.
 struct ServerProcess {
   // `flags` follow --model, --listen and --metrics-listen.
   ServerProcess(const std::string& model, const std::string& listen, const std::vector<std::string>& flags);
