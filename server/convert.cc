@@ -10,7 +10,15 @@ namespace {
 
 constexpr size_t kMaxLabelBytes = 64;
 constexpr size_t kMaxMessageBytes = 1024;
-constexpr size_t kMaxStatusBytes = 4096;
+constexpr size_t kMaxDetailBytes = 256;
+constexpr size_t kMaxStatusBytes = 3072;
+
+// At most `bytes`, cut between characters: strings of protobuf are UTF-8.
+void CutTo(size_t bytes, std::string& text) {
+  if (text.size() <= bytes) return;
+  while (bytes > 0 && (static_cast<unsigned char>(text[bytes]) & 0xc0) == 0x80) --bytes;
+  text.resize(bytes);
+}
 
 uint64_t Microseconds(absl::Duration duration) {
   return static_cast<uint64_t>(std::max<int64_t>(0, absl::ToInt64Microseconds(duration)));
@@ -174,12 +182,20 @@ v1::Status ToProto(const Outcome& outcome) {
 
 grpc::Status ToGrpcStatus(const Outcome& outcome) {
   if (outcome.ok()) return grpc::Status::OK;
-  return grpc::Status(static_cast<grpc::StatusCode>(outcome.code), outcome.message.substr(0, kMaxMessageBytes));
+  std::string message = outcome.message;
+  CutTo(kMaxMessageBytes, message);
+  return grpc::Status(static_cast<grpc::StatusCode>(outcome.code), message);
 }
 
 std::string ToStatusMetadata(const Outcome& outcome) {
   v1::Status status = ToProto(outcome);
-  status.mutable_message()->resize(std::min(status.message().size(), kMaxMessageBytes));
+  CutTo(kMaxMessageBytes, *status.mutable_message());
+  for (v1::ErrorDetail& detail : *status.mutable_details()) {
+    // These may quote the client.
+    for (std::string* text : {detail.mutable_field(), detail.mutable_value(), detail.mutable_limit()}) {
+      CutTo(kMaxDetailBytes, *text);
+    }
+  }
   while (status.details_size() > 1 && status.ByteSizeLong() > kMaxStatusBytes) status.mutable_details()->RemoveLast();
   return status.SerializeAsString();
 }
@@ -248,6 +264,10 @@ Outcome Loading() {
 
 Outcome Stopping() {
   return Failed(absl::StatusCode::kUnavailable, "the server is stopping", Detail(Reason::kDraining));
+}
+
+Outcome MalformedRequest() {
+  return Invalid(Reason::kInvalidField, "request", "malformed", "must be a serialised ForwardRequest");
 }
 
 Outcome TooManyInFlight(const ServiceLimits& limits) {

@@ -31,9 +31,11 @@ void FillResponse(const StepResult& result, v1::ForwardResponse& response);
 
 v1::Status ToProto(const Outcome& outcome);
 
-// As the RPC's status. The message is cut to 1 KiB: status and metadata share gRPC's 8 KiB of headers.
+// As the RPC's status. The message is cut to 1 KiB (3 KiB when gRPC escapes all of it): status and metadata share
+// gRPC's 8 KiB of headers.
 grpc::Status ToGrpcStatus(const Outcome& outcome);
-// The value of kStatusMetadataKey; of many details only the first that fit in 4 KiB.
+// The value of kStatusMetadataKey: at most 3 KiB, which gRPC sends as base64. Texts are cut, and of many details only
+// the first that fit are there.
 std::string ToStatusMetadata(const Outcome& outcome);
 
 OpenRequest ToOpenRequest(const v1::OpenSequenceRequest& request);
@@ -48,6 +50,8 @@ std::optional<Outcome> CheckSequenceId(uint64_t sequence_id);
 // Server-side refusals.
 Outcome Loading();
 Outcome Stopping();
+// A message on a stream that does not parse.
+Outcome MalformedRequest();
 Outcome TooManyInFlight(const ServiceLimits& limits);
 Outcome RegionsNotSupported(absl::StatusCode code, const std::string& field);
 

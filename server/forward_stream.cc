@@ -7,6 +7,13 @@
 #include "server/convert.h"
 
 namespace pleiad {
+namespace {
+
+// gRPC ends the reads alike at a half-close and at bytes it cannot parse; but parsing clears the message first, so a
+// request that still has this id was never read into.
+constexpr uint64_t kNeverReadInto = 0xb1a5c0de5eed0001;
+
+}  // namespace
 
 ForwardStream* ForwardStream::Start(ServiceState* state, grpc::CallbackServerContext* context) {
   std::shared_ptr<ForwardStream> stream(new ForwardStream(state, context));
@@ -21,6 +28,7 @@ void ForwardStream::ReadNext() {
   MutexLock lock(&mutex_);
   if (half_closed_ || cancelled_ || ending_) return;
   reading_ = std::make_shared<Step>();
+  reading_->request.set_request_id(kNeverReadInto);
   StartRead(&reading_->request);
 }
 
@@ -30,6 +38,7 @@ void ForwardStream::OnReadDone(bool ok) {
     MutexLock lock(&mutex_);
     step = std::move(reading_);
     half_closed_ = half_closed_ || !ok;
+    malformed_ = malformed_ || (!ok && step->request.request_id() != kNeverReadInto);
     if (ok && !cancelled_ && !ending_) {
       waiting_ = step;
     } else {
@@ -183,16 +192,16 @@ void ForwardStream::End() {
 }
 
 void ForwardStream::FinishIfOver() {
-  bool stopped;
+  Outcome outcome;
   {
     MutexLock lock(&mutex_);
     const bool no_more = half_closed_ || cancelled_ || ending_;
     if (!no_more || finished_ || writing_ || waiting_ != nullptr || !running_.empty() || !answered_.empty()) return;
     finished_ = true;
-    stopped = ending_ && (!half_closed_ || dropped_);
+    if (malformed_) outcome = MalformedRequest();
+    if (ending_ && (!half_closed_ || dropped_)) outcome = Stopping();
   }
-  const Outcome outcome = stopped ? Stopping() : Outcome{};
-  if (stopped) context_->AddTrailingMetadata(kStatusMetadataKey, ToStatusMetadata(outcome));
+  if (!outcome.ok()) context_->AddTrailingMetadata(kStatusMetadataKey, ToStatusMetadata(outcome));
   state_->counters.CountRpc(Rpc::kForwardStream, context_->IsCancelled() ? absl::StatusCode::kCancelled : outcome.code);
   Finish(ToGrpcStatus(outcome));
 }

@@ -18,7 +18,8 @@
 namespace pleiad {
 
 // Ends when the client half-closes and everything is answered, when it cancels (queued steps are cancelled, nothing
-// more is written), or by End(). Lives until gRPC and the engine are done with it.
+// more is written), at bytes that are no ForwardRequest (INVALID_ARGUMENT once all before them is answered), or by
+// End(). Lives until gRPC and the engine are done with it.
 class ForwardStream final : public grpc::ServerBidiReactor<v1::ForwardRequest, v1::ForwardResponse>,
                             public EndableStream {
  public:
@@ -76,6 +77,7 @@ class ForwardStream final : public grpc::ServerBidiReactor<v1::ForwardRequest, v
   std::deque<StepPtr> answered_ ABSL_GUARDED_BY(mutex_);  // the front is being written while writing_
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
   bool half_closed_ ABSL_GUARDED_BY(mutex_) = false;
+  bool malformed_ ABSL_GUARDED_BY(mutex_) = false;  // then half_closed_ too
   bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
   bool dropped_ ABSL_GUARDED_BY(mutex_) = false;
   bool ending_ ABSL_GUARDED_BY(mutex_) = false;

@@ -178,6 +178,23 @@ TEST(StatusMetadata, KeepsTheFieldsAndFitsGrpcHeaders) {
   EXPECT_EQ(status.details(1).segment(), 1u);
 }
 
+TEST(StatusMetadata, WhatTheClientSentIsCutBetweenCharacters) {
+  std::string long_text = "x";
+  for (int i = 0; i < 3000; ++i) long_text += "\u00e9";
+  ErrorDetail detail;
+  detail.reason = Reason::kModelMismatch;
+  detail.field = "model_id";
+  detail.value = long_text;
+  const Outcome outcome{.code = absl::StatusCode::kInvalidArgument, .message = long_text, .details = {detail}};
+  const std::string bytes = ToStatusMetadata(outcome);
+  EXPECT_LE(bytes.size(), 3072u);
+  v1::Status status;
+  ASSERT_TRUE(status.ParseFromString(bytes)) << "not UTF-8";
+  EXPECT_EQ(status.details(0).reason(), v1::REASON_MODEL_MISMATCH);
+  EXPECT_EQ(status.details(0).value(), long_text.substr(0, 255));
+  EXPECT_EQ(ToGrpcStatus(outcome).error_message(), long_text.substr(0, 1023));
+}
+
 TEST(LayerAux, GoesThereAndBack) {
   v1::RestoreRequest request;
   v1::LayerAux* layer = request.add_layers();
