@@ -27,9 +27,7 @@ class StepQueueTest : public ::testing::Test {
     model_.max_tokens = 64;
     model_.max_message_bytes = 1 << 20;
     ON_CALL(*connection_, GetModel).WillByDefault([this] { return model_; });
-    ON_CALL(*connection_, Open).WillByDefault([this](const OpenOptions&) {
-      return OpenResult{SequenceId{++opened_}, false};
-    });
+    ON_CALL(*connection_, Open).WillByDefault([this](auto&&) { return OpenResult{SequenceId{++opened_}, false}; });
     client_.emplace(*Client::Over(connection_));
     queue_ = std::make_unique<StepQueue>(model_);
   }

@@ -54,6 +54,7 @@ CONSTRUCTS = [
 ]
 
 SOURCE = {".h", ".cc", ".cu", ".cuh", ".inc", ".cpp", ".c"}
+SCRIPTS = {".py", ".sh", ".mjs"}
 MAX_LINES = 400
 GENERATED = "pleiad/v1/"
 SUPPRESSION = re.compile(
@@ -113,7 +114,8 @@ def check_includes(path, text):
 
 
 def check_file(path, text):
-    if path.split("/")[0] in ("core", "server", "client"):
+    source = pathlib.PurePath(path).suffix in SOURCE | SCRIPTS
+    if source or path.split("/")[0] in ("core", "server", "client"):
         lines = text.count("\n")
         if lines > MAX_LINES:
             yield f"{path}: {lines} lines, at most {MAX_LINES}"

@@ -95,11 +95,12 @@ class CheckTreeTest(unittest.TestCase):
     def test_a_commented_include_is_none(self):
         self.assert_clean("core/base/a.cc", '// #include "server/b.h"\n/*\n#include "server/b.h"\n*/\n')
 
-    def test_long_files_are_found_in_the_product_alone(self):
+    def test_long_files_are_found(self):
         self.assert_clean("core/base/a.cc", "\n" * 400)
         self.assert_breach("core/base/a.cc", "\n" * 401, "401 lines")
         self.assert_breach("server/CMakeLists.txt", "\n" * 401, "401 lines")
-        self.assert_clean("tests/a.cc", "\n" * 401)
+        self.assert_breach("tests/a.cc", "\n" * 401, "401 lines")
+        self.assert_clean("tests/package-lock.json", "\n" * 401)
 
     def test_constructs_kept_to_one_place(self):
         self.assert_breach("server/a.cc", "#ifdef PLEIAD_CUDA\n#endif\n", "CUDA conditional")
