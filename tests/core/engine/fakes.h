@@ -15,7 +15,7 @@
 
 namespace pleiad {
 
-// What a fake device did, as text: one line per batch.
+// One batch that a fake device was given.
 struct RanBatch {
   uint32_t num_tokens = 0;
   std::vector<SegmentPlan> segments;
