@@ -157,6 +157,21 @@ TEST(EngineRules, ARefusedButWellFormedRequestRaisesTheEpochAMalformedOneDoesNot
   EXPECT_EQ(h.Get(a).epoch, 5u);
 }
 
+TEST(EngineRules, AStepPastTheLargestPositionIsRefused) {
+  Harness h;
+  const SequenceId a = h.Open().sequence;
+  std::vector<CarryBlob> blobs = h.Snapshot(a).layers;
+  blobs[0].position = Position(kMaxPosition.value() - 1);
+  ASSERT_TRUE(h.Restore(a, blobs).ok());
+  const StepResult past = h.Step(h.Request(a, {1, 2}));
+  EXPECT_EQ(ReasonOf(past.outcome), Reason::kPositionUnreachable);
+  EXPECT_EQ(h.Where(a)[0], kMaxPosition.value() - 1);
+  EXPECT_TRUE(h.Step(h.Request(a, {1}, kMaxPosition.value() - 1)).outcome.ok());
+  EXPECT_EQ(h.Where(a)[0], kMaxPosition.value());
+  blobs[0].position = Position(kMaxPosition.value() + 1);
+  EXPECT_EQ(ReasonOf(h.Restore(a, blobs)), Reason::kAuxMalformed);
+}
+
 TEST(EngineRules, PrestagesCarryNoTensorAndReleaseNothing) {
   Harness h;
   StepRequest request = h.Request(h.Open().sequence, {1});
