@@ -107,7 +107,7 @@ TEST(B03, FieldsOutOfBoundsRefuseTheStartByName) {
                                                            {"heads_per_ngram", 0},
                                                            {"ple_embed_dim", 33},
                                                            {"vocab_size", 0}}) {
-    const auto change = [&](TestCheckpoint& c) { c.config[field] = value; };
+    const auto change = [&, &name = field, &to = value](TestCheckpoint& c) { c.config[name] = to; };
     EXPECT_THAT(StartRefusal({.change = change}), FailsWith(absl::StatusCode::kInvalidArgument, field)) << value;
   }
 }
