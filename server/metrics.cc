@@ -201,6 +201,10 @@ MetricsListener::~MetricsListener() {
   stopper.join();
 }
 
+// A connection keeps a thread until it sends something or times out.
+constexpr char kThreads[] = "16";
+constexpr char kRequestTimeoutMs[] = "10000";
+
 absl::StatusOr<std::unique_ptr<MetricsListener>> MetricsListener::Create(
     const ListenAddress& address, std::shared_ptr<prometheus::Collectable> collectable) {
   std::unique_ptr<MetricsListener> listener(new MetricsListener);
@@ -208,7 +212,9 @@ absl::StatusOr<std::unique_ptr<MetricsListener>> MetricsListener::Create(
   listener->collectable_ = std::move(collectable);
   const std::string host = address.host == "localhost" ? "127.0.0.1" : address.host;
   try {
-    listener->exposer_ = std::make_unique<prometheus::Exposer>(absl::StrCat(host, ":", address.port), 2);
+    listener->exposer_ = std::make_unique<prometheus::Exposer>(
+        std::vector<std::string>{"listening_ports", absl::StrCat(host, ":", address.port), "num_threads", kThreads,
+                                 "request_timeout_ms", kRequestTimeoutMs});
     listener->exposer_->RegisterCollectable(listener->collectable_);
     const std::vector<int> ports = listener->exposer_->GetListeningPorts();
     if (!ports.empty()) listener->address_.port = static_cast<uint16_t>(ports.front());

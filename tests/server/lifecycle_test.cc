@@ -2,13 +2,17 @@
 #include <gmock/gmock.h>
 #include <grpcpp/generic/generic_stub.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <filesystem>
 #include <future>
 #include <string>
 #include <thread>
+#include <vector>
 
+#include "core/base/unique_fd.h"
 #include "tests/server/test_server.h"
 #include "tests/support/fake_clock.h"
 
@@ -213,6 +217,24 @@ TEST(Lifecycle, ReflectionIsOnForLocalListenersAndByFlagElsewhere) {
   EXPECT_EQ(code(1), grpc::StatusCode::UNIMPLEMENTED);
   flags.reflection = true;
   EXPECT_EQ(code(1), grpc::StatusCode::OK);
+}
+
+TEST(MetricsListener, IdleConnectionsDoNotKeepAScraperWaiting) {
+  TestServer server;
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(server.server().addresses().metrics.port);
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  std::vector<UniqueFd> idle;
+  for (int i = 0; i < 6; ++i) {
+    idle.emplace_back(::socket(AF_INET, SOCK_STREAM, 0));
+    ASSERT_EQ(::connect(idle.back().get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
+  }
+  EXPECT_THAT(server.Scrape(), HasSubstr("pleiad_ready 1\n"));
+  for (const UniqueFd& fd : idle) {
+    char byte = 0;
+    EXPECT_EQ(::recv(fd.get(), &byte, 1, MSG_DONTWAIT), -1) << "the scrape was answered after this one timed out";
+  }
 }
 
 }  // namespace
