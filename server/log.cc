@@ -1,8 +1,11 @@
 #include "server/log.h"
 
+#include <atomic>
 #include <memory>
 
 #include "absl/strings/str_format.h"
+#include "google/protobuf/stubs/logging.h"
+#include "grpc/support/log.h"
 #include "spdlog/pattern_formatter.h"
 #include "spdlog/sinks/stdout_sinks.h"
 
@@ -30,6 +33,19 @@ class JsonMessage final : public spdlog::custom_flag_formatter {
   std::unique_ptr<custom_flag_formatter> clone() const override { return std::make_unique<JsonMessage>(); }
 };
 
+// For the threads of libraries, which may outlive spdlog's own registry.
+std::atomic<std::shared_ptr<spdlog::logger>*> of_libraries{nullptr};
+
+void LogOfGrpc(gpr_log_func_args* args) {
+  const auto level = args->severity == GPR_LOG_SEVERITY_ERROR ? spdlog::level::warn : spdlog::level::debug;
+  (*of_libraries.load())->log(level, "grpc: {}", args->message);
+}
+
+// Protobuf complains of what clients send, as often as they send it.
+void LogOfProtobuf(google::protobuf::LogLevel, const char*, int, const std::string& message) {
+  (*of_libraries.load())->debug("protobuf: {}", message);
+}
+
 }  // namespace
 
 void SetUpLog(const std::string& level, const std::string& format) {
@@ -44,6 +60,9 @@ void SetUpLog(const std::string& level, const std::string& format) {
   logger->set_formatter(std::move(formatter));
   logger->set_level(spdlog::level::from_str(level));
   logger->flush_on(spdlog::level::info);
+  of_libraries.store(new std::shared_ptr<spdlog::logger>(logger));
+  gpr_set_log_function(LogOfGrpc);
+  google::protobuf::SetLogHandler(LogOfProtobuf);
   spdlog::set_default_logger(std::move(logger));
 }
 

@@ -1,5 +1,5 @@
 // The process's log: one line per event that matters, on standard error. Never token ids, sequence ids or client
-// keys.
+// keys. What gRPC and Protobuf say goes there in the same format.
 #pragma once
 
 #include <string>

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "server/check.h"
 #include "server/checkpoint_loader.h"
+#include "server/file_limit.h"
 #include "server/flags.h"
 #include "server/log.h"
 #include "server/server.h"
@@ -54,6 +55,7 @@ int Main(int argc, char** argv) {
     return 0;
   }
   SetUpLog(line->flags.log_level, line->flags.log_format);
+  RaiseOpenFileLimit();
   if (!line->flags.check) return Serve(line->flags);
   if (const absl::Status status = Check(line->flags, std::cout); !status.ok()) {
     std::cerr << "pleiad-server: " << status.ToString() << "\n";

@@ -1,0 +1,10 @@
+// The limit of open files of this process.
+#pragma once
+
+namespace pleiad {
+
+// Raises the soft limit to the hard one; where that is refused, the limit stays. Every connection takes a file, and a
+// gRPC listener that once meets the limit accepts no more connections.
+void RaiseOpenFileLimit();
+
+}  // namespace pleiad
