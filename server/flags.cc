@@ -13,6 +13,7 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "core/base/status_macros.h"
 #include "server/flag_values.h"
 #include "server/listener.h"
@@ -242,6 +243,11 @@ absl::StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& arg
     return CommandLine{.text = absl::StrCat(app.version(), "\n"), .flags = {}};
   } catch (const CLI::CallForHelp&) {
     return CommandLine{.text = app.help(), .flags = {}};
+  } catch (const CLI::ConfigError& error) {
+    absl::string_view name = error.what();
+    const bool unknown = absl::ConsumePrefix(&name, "INI was not able to parse ");
+    return absl::InvalidArgumentError(unknown ? absl::StrCat("--config: '", name, "' names no flag (see --help)")
+                                              : absl::StrCat("--config: ", name));
   } catch (const CLI::ParseError& error) {
     return absl::InvalidArgumentError(error.what());
   }
