@@ -37,7 +37,8 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address, int recei
   args.SetMaxSendMessageSize(-1);
   // A broken connection is tried again at once; pauses are the caller's.
   args.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 50);
-  args.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 50);
+  // Also the least time that a connection attempt is given.
+  args.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 5000);
   args.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
   // A connection of its own, whatever other clients of this process do.
   args.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);

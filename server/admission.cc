@@ -11,7 +11,7 @@ bool Admission::FitsStream(const Stream& stream, uint64_t bytes) const {
 }
 
 bool Admission::FitsTotal(uint64_t bytes) const {
-  if (used_.requests == 0) return true;
+  if (used_.requests == 0 && used_.bytes == 0) return true;
   return used_.requests + 1 <= limits_.requests && used_.bytes + bytes <= limits_.bytes;
 }
 
@@ -88,10 +88,22 @@ void Admission::Release(Stream* stream, uint64_t bytes) {
   MutexLock lock(&mutex_);
   --used_.requests;
   used_.bytes -= bytes;
-  if (stream != nullptr) {
-    --stream->requests_;
-    stream->bytes_ -= bytes;
-  }
+  --stream->requests_;
+  stream->bytes_ -= bytes;
+  AdmitWaiters();
+  CallReady();
+}
+
+void Admission::ReleaseRequest() {
+  MutexLock lock(&mutex_);
+  --used_.requests;
+  AdmitWaiters();
+  CallReady();
+}
+
+void Admission::ReleaseBytes(uint64_t bytes) {
+  MutexLock lock(&mutex_);
+  used_.bytes -= bytes;
   AdmitWaiters();
   CallReady();
 }

@@ -31,7 +31,8 @@ class Admission {
 
   explicit Admission(AdmissionLimits limits) : limits_(limits) {}
 
-  // True: admitted, to be given back by Release. False where it does not fit, or a stream waits for room already.
+  // A unary call. True: admitted, to be given back by ReleaseRequest and ReleaseBytes. False where it does not fit, or
+  // a stream waits for room already.
   bool TryAdmit(uint64_t bytes);
 
   // True: admitted now, to be given back by Release. False: `on_room` is called once when it is admitted, on a thread
@@ -42,8 +43,12 @@ class Admission {
   // True: the stream waited, and `on_room` is not called. False: it did not wait, or was admitted already.
   bool CancelWait(const Stream* stream);
 
-  // `stream` null: of a unary call.
   void Release(Stream* stream, uint64_t bytes);
+
+  // A unary call is in flight until it is answered, so that a client with one call at a time is never refused; its
+  // bytes are held until gRPC has sent them.
+  void ReleaseRequest();
+  void ReleaseBytes(uint64_t bytes);
 
   // In flight now.
   AdmissionLimits used() const;

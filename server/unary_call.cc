@@ -31,6 +31,7 @@ void UnaryCall::SetStep(StepId step) {
 void UnaryCall::Complete(const Outcome& outcome) {
   if (!outcome.ok()) context_->AddTrailingMetadata(kStatusMetadataKey, ToStatusMetadata(outcome));
   state_->counters.CountRpc(rpc_, outcome.code);
+  if (admitted_) state_->admission.ReleaseRequest();
   Finish(ToGrpcStatus(outcome));
 }
 
@@ -45,7 +46,7 @@ void UnaryCall::OnCancel() {
 }
 
 void UnaryCall::OnDone() {
-  if (admitted_) state_->admission.Release(nullptr, *admitted_);
+  if (admitted_) state_->admission.ReleaseBytes(*admitted_);
   const std::shared_ptr<UnaryCall> self = std::move(self_);
   state_->EndCall();
 }

@@ -19,7 +19,7 @@ class UnaryCall : public grpc::ServerUnaryReactor {
  public:
   static std::shared_ptr<UnaryCall> Create(ServiceState* state, grpc::CallbackServerContext* context, Rpc rpc);
 
-  // Reserves `bytes` until gRPC is done with the call. False: there is no room.
+  // In flight until Complete, its bytes until gRPC is done with the call. False: there is no room.
   bool Admit(uint64_t bytes);
 
   // The step that a cancelled call cancels; cancels it at once when the call is cancelled already.

@@ -14,10 +14,24 @@ TEST(Admission, UnaryCallsAreRefusedPastRequestsOrBytes) {
   EXPECT_FALSE(admission.TryAdmit(1)) << "bytes";
   EXPECT_TRUE(admission.TryAdmit(0));
   EXPECT_FALSE(admission.TryAdmit(0)) << "requests";
-  admission.Release(nullptr, 90);
+  admission.ReleaseRequest();
+  admission.ReleaseBytes(90);
   EXPECT_TRUE(admission.TryAdmit(90));
   EXPECT_EQ(admission.used().requests, 3u);
   EXPECT_EQ(admission.used().bytes, 100u);
+}
+
+TEST(Admission, AnAnsweredUnaryCallHoldsItsBytesAndNoPlace) {
+  Admission admission({.requests = 1, .bytes = 100});
+  EXPECT_TRUE(admission.TryAdmit(60));
+  EXPECT_FALSE(admission.TryAdmit(10)) << "requests";
+  admission.ReleaseRequest();
+  EXPECT_FALSE(admission.TryAdmit(50)) << "answers that nobody reads";
+  EXPECT_TRUE(admission.TryAdmit(10));
+  admission.ReleaseRequest();
+  admission.ReleaseBytes(60);
+  admission.ReleaseBytes(10);
+  EXPECT_EQ(admission.used().bytes, 0u);
 }
 
 TEST(Admission, AStreamGetsHalf) {
@@ -54,9 +68,11 @@ TEST(Admission, WaitersGoInOrderAndUnaryCallsDoNotOvertakeThem) {
   EXPECT_FALSE(admission.AdmitOrWait(&a, 50, [&order] { order.push_back('a'); }));
   EXPECT_FALSE(admission.AdmitOrWait(&b, 5, [&order] { order.push_back('b'); }));
   EXPECT_FALSE(admission.TryAdmit(5));
-  admission.Release(nullptr, 20);
+  admission.ReleaseRequest();
+  admission.ReleaseBytes(20);
   EXPECT_TRUE(order.empty());
-  admission.Release(nullptr, 60);
+  admission.ReleaseRequest();
+  admission.ReleaseBytes(60);
   EXPECT_EQ(order, (std::vector<char>{'a', 'b'}));
   EXPECT_TRUE(admission.TryAdmit(5));
 }
@@ -80,7 +96,8 @@ TEST(Admission, ACancelledWaitIsNotCalledAndLetsTheNextIn) {
   EXPECT_TRUE(admission.CancelWait(&a));
   EXPECT_FALSE(admission.CancelWait(&a));
   EXPECT_EQ(room_b, 1);
-  admission.Release(nullptr, 90);
+  admission.ReleaseRequest();
+  admission.ReleaseBytes(90);
   EXPECT_EQ(room_a, 0);
   EXPECT_FALSE(admission.CancelWait(&b)) << "it was admitted";
 }
@@ -111,7 +128,8 @@ TEST(Admission, ReleasingInsideACallbackDoesNotNest) {
       --depth;
     }));
   }
-  admission.Release(nullptr, 1);
+  admission.ReleaseRequest();
+  admission.ReleaseBytes(1);
   EXPECT_EQ(calls, 10000);
   EXPECT_EQ(deepest, 1);
 }
