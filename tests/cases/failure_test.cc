@@ -85,6 +85,65 @@ TEST(B20, RefusalsLeaveTheSequenceAsItWas) {
   EXPECT_EQ(stack.At(sequence), control.end);
 }
 
+// A stream whose answers are read one at a time, whichever comes first.
+class OpenStream {
+ public:
+  explicit OpenStream(Stack& stack) : stream_(stack.stub().ForwardStream(&context_)) {}
+  void Write(v1::ForwardRequest request, uint64_t request_id) {
+    request.set_request_id(request_id);
+    EXPECT_TRUE(stream_->Write(request));
+  }
+  v1::ForwardResponse Read() {
+    v1::ForwardResponse response;
+    EXPECT_TRUE(stream_->Read(&response));
+    return response;
+  }
+  grpc::Status Finish() {
+    stream_->WritesDone();
+    return stream_->Finish();
+  }
+
+ private:
+  grpc::ClientContext context_;
+  std::unique_ptr<grpc::ClientReaderWriter<v1::ForwardRequest, v1::ForwardResponse>> stream_;
+};
+
+TEST(B20, AStepWhoseTimePassesInTheQueueLeavesTheSequenceAsItWas) {
+  HeldStack held;
+  Stack& stack = held.stack;
+  const Story story = stack.RandomStory(12, 1);
+  const Stack::Whole first = stack.FreshRun(story.Part(0, 6)), control = stack.FreshRun(story);
+  const uint64_t sequence = stack.Open(), other = stack.Open();
+  OpenStream stream(stack);
+  held.rows->HoldNext();
+  stream.Write(stack.Request(sequence, story.Part(0, 6)), 1);
+  held.rows->AwaitHeld(1);
+  v1::ForwardRequest hurried = stack.Request(sequence, story.Part(6, 6));
+  hurried.set_timeout_ms(50);
+  stream.Write(hurried, 2);
+  // A stream is read in order: once this one is answered, the hurried step is in its queue.
+  stream.Write(stack.Request(other, story.Part(0, 6)), 3);
+  v1::ForwardResponse response = stream.Read();
+  EXPECT_EQ(response.request_id(), 3u);
+  EXPECT_EQ(response.status().code(), 0) << response.status().message();
+  held.clock.Advance(absl::Milliseconds(51));
+  held.rows->Release();
+  response = stream.Read();
+  EXPECT_EQ(response.request_id(), 1u);
+  EXPECT_EQ(response.status().code(), 0) << response.status().message();
+  response = stream.Read();
+  EXPECT_EQ(response.request_id(), 2u);
+  EXPECT_EQ(response.status().code(), grpc::StatusCode::DEADLINE_EXCEEDED) << response.status().message();
+  EXPECT_TRUE(stream.Finish().ok());
+  EXPECT_EQ(stack.At(sequence), first.end);
+
+  // A failed step: the next one must say where it stands.
+  EXPECT_EQ(stack.Forward(stack.Request(sequence, story.Part(6, 6))).reason(), v1::REASON_PREDECESSOR_FAILED);
+  EXPECT_EQ(stack.At(sequence), first.end);
+  EXPECT_TRUE(SameBits(Join(first.output, stack.Step(sequence, story.Part(6, 6), 6)), control.output));
+  EXPECT_EQ(stack.At(sequence), control.end);
+}
+
 // A finished call gives its room back only once gRPC has sent its answer, so a client may be there before.
 template <typename Call>
 auto WhenThereIsRoom(Call call) {
