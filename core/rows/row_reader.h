@@ -33,6 +33,13 @@ struct RowReaderInfo {
   std::string detail;  // direct or buffered, and why
 };
 
+// Since the reader was made; all zero from a reader that does not count.
+struct RowReaderStats {
+  uint64_t bytes_read = 0;       // asked of the files and got, padding of windows and repeated reads included
+  uint64_t bytes_used = 0;       // of the ranges read, that reached a destination
+  uint64_t reads_in_flight = 0;  // RowReads submitted that have no result yet; a gauge
+};
+
 // Thread-safe. Each read gets exactly one result, in any order, never under another id.
 class RowReader {
  public:
@@ -42,6 +49,8 @@ class RowReader {
   virtual ~RowReader() = default;
 
   virtual const RowReaderInfo& info() const = 0;
+
+  virtual RowReaderStats stats() const { return {}; }
 
   // Queues the reads; `on_results` is called one or more times, from a thread of the reader or inside Submit,
   // until every read of this call has its result. It must not block.
