@@ -9,7 +9,6 @@
 #include <limits>
 #include <vector>
 
-#include "absl/time/clock.h"
 #include "core/base/unique_fd.h"
 
 namespace pleiad::testing {
@@ -38,11 +37,11 @@ double MetricValue(const std::string& page, const std::string& name) {
 }
 
 bool AwaitMetrics(uint16_t port, const std::function<bool(const std::string& page)>& done) {
-  const absl::Time limit = absl::Now() + absl::Seconds(120);
-  while (absl::Now() < limit) {
-    if (done(ScrapeMetrics(port))) return true;
+  while (true) {
+    const std::string page = ScrapeMetrics(port);
+    if (page.empty()) return false;
+    if (done(page)) return true;
   }
-  return false;
 }
 
 }  // namespace pleiad::testing

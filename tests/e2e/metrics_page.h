@@ -14,7 +14,7 @@ std::string ScrapeMetrics(uint16_t port);
 // none.
 double MetricValue(const std::string& page, const std::string& name);
 
-// Scrapes until `done` accepts the page; false when it has not within a generous limit.
+// Scrapes until `done` accepts the page; false when nobody answers any more.
 bool AwaitMetrics(uint16_t port, const std::function<bool(const std::string& page)>& done);
 
 }  // namespace pleiad::testing
