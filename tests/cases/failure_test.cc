@@ -11,10 +11,10 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
-#include "tests/cases/child_process.h"
 #include "tests/cases/held_rows.h"
 #include "tests/cases/stack.h"
 #include "tests/support/fake_clock.h"
+#include "tests/support/process/child_process.h"
 
 namespace pleiad::testing {
 namespace {
@@ -268,7 +268,7 @@ TEST(B22, SequencesOfKilledClientsAreGivenBackAndUsedOnesAreNot) {
   for (uint32_t round = 0; round < 20; ++round) {
     const uint32_t count = round == 0 ? kMany : kFew;
     ChildProcess client({PLEIAD_ABANDONING_CLIENT, stack.address(), absl::StrCat(count)});
-    ASSERT_EQ(client.ReadLine(), "opened");
+    ASSERT_EQ(client.ReadOutputLine(), "opened") << client.DrainError();
     EXPECT_EQ(stack.Metric("pleiad_sequences"), count + 1);
     if (count == kMany) {
       uint64_t none = 0;

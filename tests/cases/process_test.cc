@@ -8,12 +8,10 @@
 #include <string>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "grpcpp/grpcpp.h"
 #include "pleiad/v1/ple.grpc.pb.h"
-#include "tests/cases/child_process.h"
 #include "tests/support/checkpoint_writer.h"
+#include "tests/support/process/server_process.h"
 #include "tests/support/temp_dir.h"
 
 namespace pleiad::testing {
@@ -24,42 +22,28 @@ using ::testing::HasSubstr;
 
 const std::vector<uint64_t> kRowsOf11 = {6, 41, 72, 124};
 
-class ServerProcess {
+// A server on a checkpoint of its own.
+class OwnServer {
  public:
-  explicit ServerProcess(const std::vector<std::string>& more = {}, const std::string& listen = "127.0.0.1:0") {
+  explicit OwnServer(const std::vector<std::string>& more = {}, const std::string& listen = "127.0.0.1:0") {
     WriteCheckpoint({}, dir_.path());
-    std::vector<std::string> command = {PLEIAD_SERVER,
-                                        "--model",
-                                        dir_.path(),
-                                        "--listen",
-                                        listen,
-                                        "--metrics-listen",
-                                        "127.0.0.1:0",
-                                        "--threads",
-                                        "2",
-                                        "--max-tokens",
-                                        "64",
-                                        "--max-sequences",
-                                        "8"};
-    command.insert(command.end(), more.begin(), more.end());
-    process_.emplace(command);
+    std::vector<std::string> flags = {"--threads", "2", "--max-tokens", "64", "--max-sequences", "8"};
+    flags.insert(flags.end(), more.begin(), more.end());
+    process_.emplace(dir_.path(), listen, flags);
   }
 
-  ChildProcess& process() { return *process_; }
+  ChildProcess& process() { return process_->child; }
   // Blocks until it serves; its address.
   const std::string& AwaitReady() {
-    const std::vector<std::string> words = absl::StrSplit(process_->ReadUntil("pleiad-server ready"), ' ');
-    EXPECT_GE(words.size(), 3u);
-    if (words.size() >= 3) address_ = words[2];
-    stub_ = v1::Ple::NewStub(grpc::CreateChannel(address_, grpc::InsecureChannelCredentials()));
-    return address_;
+    EXPECT_TRUE(process_->WaitUntilReady());
+    stub_ = v1::Ple::NewStub(grpc::CreateChannel(process_->address, grpc::InsecureChannelCredentials()));
+    return process_->address;
   }
   v1::Ple::Stub& stub() { return *stub_; }
 
  private:
   TempDir dir_;
-  std::optional<ChildProcess> process_;
-  std::string address_;
+  std::optional<ServerProcess> process_;
   std::unique_ptr<v1::Ple::Stub> stub_;
 };
 
@@ -77,16 +61,16 @@ std::vector<uint64_t> RowsOf11(v1::Ple::Stub& stub) {
 
 // These run where there is no GPU; where there is one, the automatic choice may fall on it.
 TEST(B28, HelpAndVersionNeedNoDriver) {
-  const Finished help = RunToEnd({PLEIAD_SERVER, "--help"});
+  const Finished help = RunToEnd({PLEIAD_SERVER_BINARY, "--help"});
   EXPECT_EQ(help.code, 0);
   EXPECT_THAT(help.output, HasSubstr("--device"));
-  const Finished version = RunToEnd({PLEIAD_SERVER, "--version"});
+  const Finished version = RunToEnd({PLEIAD_SERVER_BINARY, "--version"});
   EXPECT_EQ(version.code, 0);
   EXPECT_THAT(version.output, HasSubstr("pleiad-server "));
 }
 
 TEST(B28, TheAutomaticDeviceServes) {
-  ServerProcess server({"--device", "auto"});
+  OwnServer server({"--device", "auto"});
   server.AwaitReady();
   EXPECT_EQ(RowsOf11(server.stub()), kRowsOf11);
   grpc::ClientContext context;
@@ -99,14 +83,14 @@ TEST(B28, TheAutomaticDeviceServes) {
 TEST(B28, AnExplicitCudaDeviceThatIsNotThereRefusesTheStartByName) {
   TempDir dir;
   WriteCheckpoint({}, dir.path());
-  const Finished refused = RunToEnd({PLEIAD_SERVER, "--model", dir.path(), "--listen", "127.0.0.1:0",
+  const Finished refused = RunToEnd({PLEIAD_SERVER_BINARY, "--model", dir.path(), "--listen", "127.0.0.1:0",
                                      "--metrics-listen", "127.0.0.1:0", "--device", "cuda:4000"});
   EXPECT_THAT(refused.code, AnyOf(1, 2)) << refused.output;
   EXPECT_THAT(refused.output, HasSubstr("cuda"));
 }
 
 TEST(B34, AnIdleStreamDoesNotHoldUpTheStop) {
-  ServerProcess server({"--drain-timeout", "100ms"});
+  OwnServer server({"--drain-timeout", "100ms"});
   server.AwaitReady();
   grpc::ClientContext open_context;
   v1::OpenSequenceResponse opened;
@@ -119,41 +103,41 @@ TEST(B34, AnIdleStreamDoesNotHoldUpTheStop) {
   server.process().Signal(SIGTERM);
   EXPECT_FALSE(stream->Read(&response));
   EXPECT_THAT(stream->Finish().error_code(), AnyOf(grpc::StatusCode::UNAVAILABLE, grpc::StatusCode::CANCELLED));
-  const std::string log = server.process().ReadAll();
+  const std::string log = server.process().DrainError();
   EXPECT_EQ(server.process().Wait(), 0) << log;
 }
 
 TEST(B34, TermWhileStartingAndTermTwiceEndInOrder) {
   {
-    ServerProcess server;
-    ASSERT_THAT(server.process().ReadUntil("starting"), HasSubstr("starting"));
+    OwnServer server;
+    ASSERT_TRUE(server.process().ReadErrorUntil("starting"));
     server.process().Signal(SIGTERM);
-    const std::string log = server.process().ReadAll();
+    const std::string log = server.process().DrainError();
     EXPECT_EQ(server.process().Wait(), 0) << log;
   }
-  ServerProcess server({"--drain-timeout", "1h"});
+  OwnServer server({"--drain-timeout", "1h"});
   server.AwaitReady();
   grpc::ClientContext context;
   v1::OpenSequenceResponse opened;  // would hold the drain up for its hour
   ASSERT_TRUE(server.stub().OpenSequence(&context, {}, &opened).ok());
   server.process().Signal(SIGTERM);
-  ASSERT_FALSE(server.process().ReadUntil("drain").empty());
+  ASSERT_TRUE(server.process().ReadErrorUntil("drain"));
   server.process().Signal(SIGTERM);
-  const std::string log = server.process().ReadAll();
+  const std::string log = server.process().DrainError();
   EXPECT_EQ(server.process().Wait(), 0) << log;
 }
 
 TEST(B34, TheSamePortServesAgainAtOnce) {
   std::string address;
   {
-    ServerProcess server;
+    OwnServer server;
     address = server.AwaitReady();
     EXPECT_EQ(RowsOf11(server.stub()), kRowsOf11);
     server.process().Signal(SIGTERM);
-    const std::string log = server.process().ReadAll();
+    const std::string log = server.process().DrainError();
     EXPECT_EQ(server.process().Wait(), 0) << log;
   }
-  ServerProcess again({}, address);
+  OwnServer again({}, address);
   EXPECT_EQ(again.AwaitReady(), address);
   EXPECT_EQ(RowsOf11(again.stub()), kRowsOf11);
 }

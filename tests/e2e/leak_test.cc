@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <cstdint>
-#include <fstream>
 #include <iostream>
 #include <memory>
 #include <string>
@@ -14,30 +13,15 @@
 
 #include "tests/e2e/in_process_server.h"
 #include "tests/e2e/metrics_page.h"
-#include "tests/e2e/server_process.h"
 #include "tests/e2e/sessions.h"
 #include "tests/support/fake_clock.h"
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define PLEIAD_SANITIZED 1
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define PLEIAD_SANITIZED 1
-#endif
-#endif
+#include "tests/support/process/resident_memory.h"
+#include "tests/support/process/server_process.h"
 
 namespace pleiad::testing {
 namespace {
 
-// Sanitizers keep freed memory and take many times the time.
-#ifdef PLEIAD_SANITIZED
-constexpr uint32_t kScale = 20;
-constexpr bool kMemoryIsJudged = false;
-#else
-constexpr uint32_t kScale = 1;
-constexpr bool kMemoryIsJudged = true;
-#endif
-constexpr uint64_t kMaxGrowth = 4 << 20;
+constexpr uint32_t kScale = kSanitized ? 20 : 1;
 
 CheckpointSpec SmallSpec() {
   CheckpointSpec spec;
@@ -106,9 +90,8 @@ TEST(LeakTest, TwoHundredThousandOpenStepReleaseCyclesLeaveNothing) {
   OpenPipeline pipeline(*stub);
   grpc::ClientContext context;
   const auto stream = stub->ForwardStream(&context);
-  uint64_t warm = 0;
-  for (uint32_t done = 0; done < kCycles; done += kGroup) {
-    if (done == kWarm) warm = server.child.ResidentBytes();
+  const auto group = [&](uint32_t done) {
+    if (HasFatalFailure()) return;
     v1::ForwardRequest request;
     for (const uint64_t id : pipeline.Open(kGroup)) {
       v1::Segment* segment = request.add_segments();
@@ -121,12 +104,12 @@ TEST(LeakTest, TwoHundredThousandOpenStepReleaseCyclesLeaveNothing) {
     v1::ForwardResponse response;
     ASSERT_TRUE(stream->Write(request) && stream->Read(&response));
     ASSERT_EQ(response.status().code(), 0) << response.status().message();
-  }
-  const uint64_t end = server.child.ResidentBytes();
-  std::cout << "resident after " << kWarm << " cycles " << warm / 1024 << " KiB, after " << kCycles << " " << end / 1024
-            << " KiB\n";
-  if (kMemoryIsJudged) {
-    EXPECT_LE(end, warm + kMaxGrowth);
+  };
+  const MemoryGrowth growth = MeasureGrowth(server.child.pid(), kWarm, kCycles, kGroup, group);
+  ASSERT_FALSE(HasFatalFailure());
+  std::cout << growth << "\n";
+  if (!kSanitized) {
+    EXPECT_LE(growth.bytes(), kMaxGrowthBytes);
   }
   ASSERT_TRUE(AwaitMetrics(server.metrics_port,
                            [](const std::string& page) { return MetricValue(page, "pleiad_sequences") == 0; }));
@@ -143,17 +126,11 @@ TEST(LeakTest, TwoHundredThousandOpenStepReleaseCyclesLeaveNothing) {
   EXPECT_NE(Gauges(ScrapeMetrics(server.metrics_port)), before);
 }
 
-uint64_t ResidentBytes() {
-  std::ifstream statm("/proc/self/statm");
-  uint64_t total = 0, resident = 0;
-  statm >> total >> resident;
-  return resident * static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
-}
-
 TEST(LeakTest, SequencesOfAKilledClientExpireAndLeaveNothing) {
   SayScale();
   constexpr uint32_t kSequences = 10000 / kScale;
-  constexpr int kRounds = 4;
+  // In cycles as above: 50,000 to warm up, 200,000 in all.
+  constexpr uint32_t kWarm = 5, kRounds = 20;
   TempDir model;
   WriteCheckpoint(SmallSpec(), model.path());
   FakeClock clock;
@@ -165,8 +142,8 @@ TEST(LeakTest, SequencesOfAKilledClientExpireAndLeaveNothing) {
       },
       &clock);
   const std::string before = Gauges(ScrapeMetrics(server.metrics_port()));
-  uint64_t warm = 0;
-  for (int round = 0; round < kRounds; ++round) {
+  const auto abandon = [&](uint32_t done) {
+    if (HasFatalFailure()) return;
     ChildProcess client({PLEIAD_ABANDONING_CLIENT, server.address(), std::to_string(kSequences)});
     ASSERT_EQ(client.ReadOutputLine(), "opened") << client.DrainError();
     client.Signal(SIGKILL);
@@ -182,14 +159,13 @@ TEST(LeakTest, SequencesOfAKilledClientExpireAndLeaveNothing) {
                              [](const std::string& page) { return MetricValue(page, "pleiad_sequences") == 0; }));
     const std::string page = ScrapeMetrics(server.metrics_port());
     EXPECT_EQ(Gauges(page), before);
-    EXPECT_EQ(MetricValue(page, "pleiad_sequences_closed_total{reason=\"expired\"}"), (round + 1) * kSequences);
-    if (round == 0) warm = ResidentBytes();
-  }
-  const uint64_t end = ResidentBytes();
-  std::cout << "resident after round 1 " << warm / 1024 << " KiB, after round " << kRounds << " " << end / 1024
-            << " KiB\n";
-  if (kMemoryIsJudged) {
-    EXPECT_LE(end, warm + kMaxGrowth);
+    EXPECT_EQ(MetricValue(page, "pleiad_sequences_closed_total{reason=\"expired\"}"), done + kSequences);
+  };
+  const MemoryGrowth growth = MeasureGrowth(::getpid(), kWarm * kSequences, kRounds * kSequences, kSequences, abandon);
+  ASSERT_FALSE(HasFatalFailure());
+  std::cout << growth << "\n";
+  if (!kSanitized) {
+    EXPECT_LE(growth.bytes(), kMaxGrowthBytes);
   }
 }
 

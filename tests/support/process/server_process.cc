@@ -1,0 +1,31 @@
+#include "tests/support/process/server_process.h"
+
+#include <optional>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_split.h"
+
+namespace pleiad::testing {
+
+ServerProcess::ServerProcess(const std::string& model, const std::string& listen, const std::vector<std::string>& flags)
+    : child([&] {
+        std::vector<std::string> command{PLEIAD_SERVER_BINARY, "--model",     model,     "--listen", listen,
+                                         "--metrics-listen",   "127.0.0.1:0", "--table", "resident"};
+        command.insert(command.end(), flags.begin(), flags.end());
+        return command;
+      }()) {}
+
+bool ServerProcess::WaitUntilReady() {
+  const std::optional<std::string> line = child.ReadOutputLine();
+  if (!line) return false;
+  // "pleiad-server ready ADDRESS metrics HOST:PORT"
+  const std::vector<std::string> words = absl::StrSplit(*line, ' ');
+  if (words.size() != 5 || words[1] != "ready") return false;
+  address = words[2];
+  uint32_t port = 0;
+  if (!absl::SimpleAtoi(words[4].substr(words[4].rfind(':') + 1), &port)) return false;
+  metrics_port = static_cast<uint16_t>(port);
+  return true;
+}
+
+}  // namespace pleiad::testing

@@ -1,0 +1,25 @@
+// pleiad-server as a child process.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "tests/support/process/child_process.h"
+
+namespace pleiad::testing {
+
+// On `listen` and a metrics port of its own.
+struct ServerProcess {
+  // `flags` follow --model, --listen and --metrics-listen.
+  ServerProcess(const std::string& model, const std::string& listen, const std::vector<std::string>& flags);
+
+  // Reads the ready line; false when the server ended without one.
+  bool WaitUntilReady();
+
+  ChildProcess child;
+  std::string address;        // set by WaitUntilReady
+  uint16_t metrics_port = 0;  // set by WaitUntilReady
+};
+
+}  // namespace pleiad::testing
