@@ -1,11 +1,25 @@
 """A pleiad-server of a test's own, on the golden checkpoint."""
 import contextlib
+import ctypes
+import os
 import pathlib
+import signal
 import subprocess
 import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 GOLDEN = ROOT / "tests/golden/tiny-n3h8"
+
+
+LIBC = ctypes.CDLL(None)
+PR_SET_PDEATHSIG = 1
+
+
+def end_with(parent):
+    """For preexec_fn: the child is killed when its parent ends, however that ends."""
+    LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(127)
 
 
 class LiveServer:
@@ -20,7 +34,9 @@ class LiveServer:
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="pleiad-"))
             self.address = f"unix:{folder}/socket"
             command = [self._binary, "--model", self._model, "--listen", self.address, "--metrics-listen", "127.0.0.1:0"]
-            self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+            parent = os.getpid()
+            self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True,
+                                             preexec_fn=lambda: end_with(parent))
             stack.callback(self._process.wait)
             stack.callback(self._process.kill)
             line = self._process.stdout.readline()

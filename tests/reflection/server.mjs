@@ -1,11 +1,11 @@
-// A pleiad-server of the test's own, as a child process.
+// A pleiad-server of the test's own, as a child process that the kernel kills when the test ends, however that ends.
 import {spawn} from 'node:child_process';
 import {once} from 'node:events';
 import {createInterface} from 'node:readline';
 
 export async function startServer(binary, model, socket) {
-  const child = spawn(binary, ['--model', model, '--listen', `unix:${socket}`, '--metrics-listen', '127.0.0.1:0'],
-                      {stdio: ['ignore', 'pipe', 'inherit']});
+  const command = [binary, '--model', model, '--listen', `unix:${socket}`, '--metrics-listen', '127.0.0.1:0'];
+  const child = spawn('setpriv', ['--pdeathsig', 'KILL', ...command], {stdio: ['ignore', 'pipe', 'inherit']});
   const exited = once(child, 'exit');
   let ready = false;
   for await (const line of createInterface({input: child.stdout})) {
