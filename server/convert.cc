@@ -24,18 +24,9 @@ uint64_t Microseconds(absl::Duration duration) {
   return static_cast<uint64_t>(std::max<int64_t>(0, absl::ToInt64Microseconds(duration)));
 }
 
-ErrorDetail Detail(Reason reason, std::string field = "", std::string value = "", std::string limit = "") {
-  ErrorDetail detail;
-  detail.reason = reason;
-  detail.field = std::move(field);
-  detail.value = std::move(value);
-  detail.limit = std::move(limit);
-  return detail;
-}
-
 Outcome Invalid(Reason reason, const std::string& field, const std::string& value, const std::string& rule) {
   return Failed(absl::StatusCode::kInvalidArgument, absl::StrCat(field, " ", value, ": ", rule),
-                Detail(reason, field, value, rule));
+                MakeDetail(reason, field, value, rule));
 }
 
 std::optional<Outcome> CheckDType(const std::string& field, v1::DType dtype) {
@@ -259,11 +250,11 @@ std::optional<Outcome> CheckSequenceId(uint64_t sequence_id) {
 }
 
 Outcome Loading() {
-  return Failed(absl::StatusCode::kUnavailable, "the model is being loaded", Detail(Reason::kLoading));
+  return Failed(absl::StatusCode::kUnavailable, "the model is being loaded", MakeDetail(Reason::kLoading));
 }
 
 Outcome Stopping() {
-  return Failed(absl::StatusCode::kUnavailable, "the server is stopping", Detail(Reason::kDraining));
+  return Failed(absl::StatusCode::kUnavailable, "the server is stopping", MakeDetail(Reason::kDraining));
 }
 
 Outcome MalformedRequest() {
@@ -275,12 +266,12 @@ Outcome TooManyInFlight(const ServiceLimits& limits) {
       absl::StatusCode::kResourceExhausted,
       absl::StrCat("too much in flight: at most ", limits.inflight_requests, " requests (--max-inflight-requests) of ",
                    limits.inflight_bytes, " bytes together (--max-inflight-bytes)"),
-      Detail(Reason::kTooManyInFlight, "", "", absl::StrCat(limits.inflight_requests)));
+      MakeDetail(Reason::kTooManyInFlight, "", "", absl::StrCat(limits.inflight_requests)));
 }
 
 Outcome RegionsNotSupported(absl::StatusCode code, const std::string& field) {
   return Failed(code, absl::StrCat(field, ": regions are not supported by this server"),
-                Detail(Reason::kNotSupported, field));
+                MakeDetail(Reason::kNotSupported, field));
 }
 
 }  // namespace pleiad

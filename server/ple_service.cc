@@ -5,9 +5,11 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/escaping.h"
 #include "server/convert.h"
 #include "server/forward_stream.h"
 #include "server/unary_call.h"
+#include "spdlog/spdlog.h"
 
 namespace pleiad {
 namespace {
@@ -70,7 +72,12 @@ grpc::ServerUnaryReactor* PleService::OpenSequence(grpc::CallbackServerContext* 
   } else if (!call->Admit(request->ByteSizeLong())) {
     call->Complete(TooManyInFlight(state_->limits()));
   } else {
-    state_->engine()->Open(ToOpenRequest(*request), [call, response](const OpenResult& result) {
+    state_->engine()->Open(ToOpenRequest(*request), [call, request, response](const OpenResult& result) {
+      if (result.outcome.ok() && spdlog::should_log(spdlog::level::debug)) {
+        // The id itself is a secret.
+        spdlog::debug("{} a sequence, label \"{}\"", result.existing ? "found" : "opened",
+                      absl::Utf8SafeCEscape(request->label()));
+      }
       response->set_sequence_id(result.sequence.value());
       response->set_existing(result.existing);
       call->Complete(result.outcome);
@@ -215,9 +222,9 @@ grpc::ServerUnaryReactor* PleService::Release(grpc::CallbackServerContext* conte
     call->Complete(*bad);
   } else {
     state_->engine()->Release(SequenceId(request->sequence_id()), request->epoch(),
-                              [call, response](const Outcome& outcome, bool released) {
-                                response->set_released(released);
-                                call->Complete(outcome);
+                              [call, response](const ReleaseResult& result) {
+                                response->set_released(result.released);
+                                call->Complete(result.outcome);
                               });
   }
   return call.get();

@@ -22,18 +22,17 @@ size_t AuxConvOffset(const Geometry& geometry) { return 4 + 4 * size_t{geometry.
 
 absl::StatusOr<AuxBlob> ParseAuxBlob(std::string_view bytes, const Geometry& geometry, uint32_t vocab_size) {
   if (bytes.size() < 4) {
-    return absl::InvalidArgumentError(absl::StrCat("aux of ", bytes.size(), " bytes: needs at least 4 for hist_len"));
+    return absl::InvalidArgumentError("must be at least 4, for hist_len");
   }
   const uint32_t hist_len = LoadU32(bytes.data());
   const uint64_t rows_bytes = uint64_t{4} * geometry.state_len() * geometry.channels();
   if (hist_len != 0 && hist_len != geometry.context_len()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("aux.hist_len ", hist_len, ": must be ", geometry.context_len(), " or 0"));
+        absl::StrCat("hist_len ", hist_len, ": must be ", geometry.context_len(), " or 0"));
   }
   const uint64_t expected = 4 + 4ull * hist_len + rows_bytes;
   if (bytes.size() != expected) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("aux of ", bytes.size(), " bytes: must be ", expected, " with hist_len ", hist_len));
+    return absl::InvalidArgumentError(absl::StrCat("must be ", expected, " with hist_len ", hist_len));
   }
   AuxBlob blob;
   if (hist_len == 0) {
@@ -45,7 +44,7 @@ absl::StatusOr<AuxBlob> ParseAuxBlob(std::string_view bytes, const Geometry& geo
   for (uint32_t i = 0; i < hist_len; ++i) {
     if (blob.history[i] >= vocab_size) {
       return absl::InvalidArgumentError(
-          absl::StrCat("aux.history[", i, "] ", blob.history[i], ": must be below vocab_size ", vocab_size));
+          absl::StrCat("history[", i, "] ", blob.history[i], ": must be below vocab_size ", vocab_size));
     }
   }
   blob.conv_rows.resize(rows_bytes / 4);

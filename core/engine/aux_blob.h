@@ -20,8 +20,8 @@ struct AuxBlob {
   std::vector<float> conv_rows;   // [state_len, C]; never judged
 };
 
-// Parses and checks length and ids; allocates nothing beyond what `bytes` already holds. InvalidArgument naming
-// the field, its value and the rule.
+// Parses and checks length and ids; allocates nothing beyond what `bytes` already holds. InvalidArgument with the rule,
+// and the field and its value where it is not the length.
 absl::StatusOr<AuxBlob> ParseAuxBlob(std::string_view bytes, const Geometry& geometry, uint32_t vocab_size);
 
 // A string of geometry.aux_bytes() with the history in place and zero conv rows; the rows start at

@@ -125,6 +125,11 @@ struct SnapshotResult {
   std::vector<CarryBlob> layers;  // position and aux set
 };
 
+struct ReleaseResult {
+  Outcome outcome;
+  bool released = false;  // it was there
+};
+
 struct LookupSegment {
   uint32_t num_tokens = 0;
   std::vector<uint32_t> context_ids;  // oldest first
@@ -161,7 +166,8 @@ struct EngineModel {
 class Engine {
  public:
   // `device` was created with max_sequences * layers carries and the same rollback_tokens and max_tokens.
-  // InvalidArgument on bad options.
+  // Takes `rows` and `device`, and destroys them when it fails. InvalidArgument on bad options, or when there is not
+  // one hasher per PLE layer.
   static absl::StatusOr<std::unique_ptr<Engine>> Create(const EngineOptions& options, EngineModel model,
                                                         std::unique_ptr<RowStore> rows, std::unique_ptr<Device> device);
   // Stops as Stop() does.
@@ -181,7 +187,8 @@ class Engine {
                         std::function<void(SnapshotResult)> done) = 0;
   virtual void Restore(SequenceId sequence, uint64_t epoch, std::string model_id, std::vector<CarryBlob> layers,
                        std::function<void(Outcome)> done) = 0;
-  virtual void Release(SequenceId sequence, uint64_t epoch, std::function<void(Outcome, bool released)> done) = 0;
+  // An unknown id is no error.
+  virtual void Release(SequenceId sequence, uint64_t epoch, std::function<void(ReleaseResult)> done) = 0;
   virtual void Lookup(LookupRequest request, std::function<void(LookupResult)> done) = 0;
 
   // New sequences are refused (Unavailable, kDraining) from now on.

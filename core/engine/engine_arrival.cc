@@ -8,29 +8,6 @@
 #include "core/engine/request_rules.h"
 
 namespace pleiad {
-namespace {
-
-ErrorDetail SequenceDetail(Reason reason, std::string field, std::string value, std::string limit) {
-  ErrorDetail detail;
-  detail.reason = reason;
-  detail.field = std::move(field);
-  detail.value = std::move(value);
-  detail.limit = std::move(limit);
-  return detail;
-}
-
-ErrorDetail UnknownSequence() {
-  return SequenceDetail(Reason::kSequenceUnknown, "sequence_id", "",
-                        "unknown, released or expired; open again and restore");
-}
-
-ErrorDetail EpochBelow(uint64_t epoch, uint64_t current) {
-  return SequenceDetail(Reason::kEpochOld, "epoch", absl::StrCat(epoch),
-                        absl::StrCat("the sequence is at epoch ", current));
-}
-
-}  // namespace
-
 Outcome EngineImpl::RefusedNow() const {
   if (device_status_.ok() && !stopping_) return Outcome();
   Outcome outcome;
@@ -84,15 +61,13 @@ void EngineImpl::ArriveStep(Section& section, const std::shared_ptr<StepOp>& op,
     if (work.id == SequenceId(0)) continue;
     Sequence* sequence = sequences_.Find(work.id);
     if (sequence == nullptr) {
-      unknown.push_back(UnknownSequence());
-      unknown.back().segment = i;
+      unknown.push_back(UnknownSequence(i));
       continue;
     }
     sequences_.Touch(sequence, op->arrived);
     if (well_formed && op->epoch != 0) {
       if (op->epoch < sequence->epoch) {
-        old.push_back(EpochBelow(op->epoch, sequence->epoch));
-        old.back().segment = i;
+        old.push_back(EpochBelow(op->epoch, sequence->epoch, i));
       } else {
         sequence->epoch = op->epoch;
       }
@@ -142,8 +117,8 @@ void EngineImpl::ArriveSequenceOp(Section& section, const std::shared_ptr<Sequen
     return;
   }
   if (op->id == SequenceId(0)) {
-    errors.insert(errors.begin(), SequenceDetail(Reason::kInvalidField, "sequence_id", "0",
-                                                 "names the throw-away carry, for Forward alone"));
+    errors.insert(errors.begin(), MakeDetail(Reason::kInvalidField, "sequence_id", "0",
+                                             "names the throw-away carry, for Forward alone"));
     Finish(section, op, Refused(std::move(errors)));
     return;
   }
@@ -207,9 +182,8 @@ void EngineImpl::Restore(SequenceId sequence, uint64_t epoch, std::string model_
   ArriveSequenceOp(section, op, std::move(errors));
 }
 
-void EngineImpl::Release(SequenceId sequence, uint64_t epoch, std::function<void(Outcome, bool released)> done) {
-  Outcome outcome;
-  bool released = false;
+void EngineImpl::Release(SequenceId sequence, uint64_t epoch, std::function<void(ReleaseResult)> done) {
+  ReleaseResult result;
   {
     Section section(this);
     Sequence* found = sequences_.Find(sequence);
@@ -222,19 +196,19 @@ void EngineImpl::Release(SequenceId sequence, uint64_t epoch, std::function<void
       op->id = sequence;
       op->epoch = epoch;
       // An unknown id is no error of a release.
-      op->done = [fn = std::move(done)](Outcome result, bool ok) {
-        if (result.code == absl::StatusCode::kNotFound) result = Outcome();
-        fn(std::move(result), ok);
+      op->done = [fn = std::move(done)](ReleaseResult at_its_turn) {
+        if (at_its_turn.outcome.code == absl::StatusCode::kNotFound) at_its_turn.outcome = Outcome();
+        fn(std::move(at_its_turn));
       };
       ArriveSequenceOp(section, op, {});
       return;
     }
     if (found != nullptr) {
       EndSequence(section, found, stats_.closed_released);
-      released = true;
+      result.released = true;
     }
   }
-  done(std::move(outcome), released);
+  done(std::move(result));
 }
 
 void EngineImpl::Lookup(LookupRequest request, std::function<void(LookupResult)> done) {

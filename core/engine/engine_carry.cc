@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/engine/engine_impl.h"
+#include "core/engine/request_rules.h"
 
 namespace pleiad {
 
@@ -23,7 +24,7 @@ void EngineImpl::CommitStep(Section& section, StepOp& op) {
     }
     op.result.segments.push_back(result);
   }
-  op.result.output_dtype = op.request.output.dtype.value_or(op.request.input.dtype.value_or(DType::kF32));
+  op.result.output_dtype = OutputDType(op.request);
 }
 
 void EngineImpl::UpdatePrestage(Section& section, const SegmentWork& work, absl::Span<const uint32_t> tokens) {
@@ -106,15 +107,11 @@ void EngineImpl::BeginSnapshot(Section& section, const std::shared_ptr<SnapshotO
   if (!op->layer) {
     for (const Carry& carry : carries) {
       if (carry.state.position() == carries.front().state.position()) continue;
-      ErrorDetail detail;
-      detail.reason = Reason::kLayersApart;
-      detail.field = "layer_index";
-      detail.value = "absent";
-      detail.limit = absl::StrCat("layer ", model_.config.ple_layers[0].value(), " stands at ",
-                                  carries.front().state.position().value(), ", layer ",
-                                  model_.config.ple_layers[carry.layer.value()].value(), " at ",
-                                  carry.state.position().value(), "; name one");
-      Finish(section, op, Refused({std::move(detail)}));
+      const std::string apart = absl::StrCat("layer ", model_.config.ple_layers[0].value(), " stands at ",
+                                             carries.front().state.position().value(), ", layer ",
+                                             model_.config.ple_layers[carry.layer.value()].value(), " at ",
+                                             carry.state.position().value(), "; name one");
+      Finish(section, op, Refused({MakeDetail(Reason::kLayersApart, "layer_index", "absent", apart)}));
       return;
     }
   }

@@ -41,7 +41,7 @@ class EngineImpl : public Engine {
                 std::function<void(SnapshotResult)> done) override;
   void Restore(SequenceId sequence, uint64_t epoch, std::string model_id, std::vector<CarryBlob> layers,
                std::function<void(Outcome)> done) override;
-  void Release(SequenceId sequence, uint64_t epoch, std::function<void(Outcome, bool released)> done) override;
+  void Release(SequenceId sequence, uint64_t epoch, std::function<void(ReleaseResult)> done) override;
   void Lookup(LookupRequest request, std::function<void(LookupResult)> done) override;
   void StartDraining() override;
   bool idle() const override;

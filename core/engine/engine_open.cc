@@ -12,22 +12,13 @@ constexpr size_t kMaxNameBytes = 64;
 
 void CheckName(const char* field, const std::string& value, std::vector<ErrorDetail>& errors) {
   if (value.size() <= kMaxNameBytes) return;
-  ErrorDetail detail;
-  detail.reason = Reason::kInvalidField;
-  detail.field = field;
-  detail.value = absl::StrCat(value.size(), " bytes");
-  detail.limit = absl::StrCat("at most ", kMaxNameBytes, " bytes");
-  errors.push_back(std::move(detail));
+  errors.push_back(MakeDetail(Reason::kInvalidField, field, absl::StrCat(value.size(), " bytes"),
+                              absl::StrCat("at most ", kMaxNameBytes, " bytes")));
 }
 
 OpenResult Refusal(Reason reason, std::string field, std::string value, std::string limit) {
-  ErrorDetail detail;
-  detail.reason = reason;
-  detail.field = std::move(field);
-  detail.value = std::move(value);
-  detail.limit = std::move(limit);
   OpenResult result;
-  result.outcome = Refused({std::move(detail)});
+  result.outcome = Refused({MakeDetail(reason, std::move(field), std::move(value), std::move(limit))});
   return result;
 }
 

@@ -6,37 +6,6 @@
 #include "core/engine/engine_impl.h"
 
 namespace pleiad {
-namespace {
-
-ErrorDetail OfSegment(uint32_t segment, Reason reason, std::string field, std::string value, std::string limit) {
-  ErrorDetail detail;
-  detail.reason = reason;
-  detail.segment = segment;
-  detail.field = std::move(field);
-  detail.value = std::move(value);
-  detail.limit = std::move(limit);
-  return detail;
-}
-
-Outcome SequenceGone() {
-  ErrorDetail detail;
-  detail.reason = Reason::kSequenceUnknown;
-  detail.field = "sequence_id";
-  detail.limit = "unknown, released or expired; open again and restore";
-  return Refused({std::move(detail)});
-}
-
-Outcome OldEpoch(uint64_t epoch, uint64_t current) {
-  ErrorDetail detail;
-  detail.reason = Reason::kEpochOld;
-  detail.field = "epoch";
-  detail.value = absl::StrCat(epoch);
-  detail.limit = absl::StrCat("the sequence is at epoch ", current);
-  return Refused({std::move(detail)});
-}
-
-}  // namespace
-
 EngineImpl::Section::Section(EngineImpl* engine) : engine_(engine) { engine_->mutex_.Lock(); }
 
 EngineImpl::Section::~Section() {
@@ -112,12 +81,12 @@ void EngineImpl::Begin(Section& section, const OpPtr& op) {
   auto sequence_op = std::static_pointer_cast<SequenceOp>(op);
   Sequence* sequence = sequence_op->sequence;
   if (sequence->state == SequenceState::kDead) {
-    Finish(section, op, SequenceGone());
+    Finish(section, op, Refused({UnknownSequence()}));
     return;
   }
   // A release closed the sequence when it came, so no later epoch can overtake it.
   if (op->epoch != 0 && op->epoch < sequence->epoch) {
-    Finish(section, op, OldEpoch(op->epoch, sequence->epoch));
+    Finish(section, op, Refused({EpochBelow(op->epoch, sequence->epoch)}));
     return;
   }
   switch (op->kind) {
@@ -154,13 +123,11 @@ std::vector<ErrorDetail> EngineImpl::StartSegments(StepOp& op) {
       continue;
     }
     if (work.sequence == nullptr || work.sequence->state == SequenceState::kDead) {
-      errors.push_back(OfSegment(i, Reason::kSequenceUnknown, "sequence_id", "",
-                                 "unknown, released or expired; open again and restore"));
+      errors.push_back(UnknownSequence(i));
       continue;
     }
     if (op.epoch != 0 && op.epoch < work.sequence->epoch) {
-      errors.push_back(OfSegment(i, Reason::kEpochOld, "epoch", absl::StrCat(op.epoch),
-                                 absl::StrCat("the sequence is at epoch ", work.sequence->epoch)));
+      errors.push_back(EpochBelow(op.epoch, work.sequence->epoch, i));
       continue;
     }
     const CarryState& state = work.carry->state;
@@ -168,7 +135,7 @@ std::vector<ErrorDetail> EngineImpl::StartSegments(StepOp& op) {
       work.start = state.Fresh();
       continue;
     }
-    ErrorDetail detail = OfSegment(i, Reason::kPositionUnreachable, "position", "", "");
+    ErrorDetail detail = MakeDetail(Reason::kPositionUnreachable, "position", "", "", i);
     detail.position = state.position();
     detail.low = state.low();
     if (!asked.position && work.carry->predecessor_failed) {

@@ -4,6 +4,27 @@
 
 namespace pleiad {
 
+ErrorDetail MakeDetail(Reason reason, std::string field, std::string value, std::string limit,
+                       std::optional<uint32_t> segment) {
+  ErrorDetail detail;
+  detail.reason = reason;
+  detail.segment = segment;
+  detail.field = std::move(field);
+  detail.value = std::move(value);
+  detail.limit = std::move(limit);
+  return detail;
+}
+
+ErrorDetail UnknownSequence(std::optional<uint32_t> segment) {
+  return MakeDetail(Reason::kSequenceUnknown, "sequence_id", "", "unknown, released or expired; open again and restore",
+                    segment);
+}
+
+ErrorDetail EpochBelow(uint64_t epoch, uint64_t current, std::optional<uint32_t> segment) {
+  return MakeDetail(Reason::kEpochOld, "epoch", std::to_string(epoch),
+                    "the sequence is at epoch " + std::to_string(current), segment);
+}
+
 Outcome Failed(absl::StatusCode code, std::string message, ErrorDetail detail) {
   Outcome outcome;
   outcome.code = code;

@@ -54,6 +54,15 @@ struct Outcome {
   bool ok() const { return code == absl::StatusCode::kOk; }
 };
 
+// A detail with its texts; `field value: limit` reads as one sentence.
+ErrorDetail MakeDetail(Reason reason, std::string field = "", std::string value = "", std::string limit = "",
+                       std::optional<uint32_t> segment = std::nullopt);
+
+// The sequence was never opened, or was released, or expired.
+ErrorDetail UnknownSequence(std::optional<uint32_t> segment = std::nullopt);
+// A request of an old connection.
+ErrorDetail EpochBelow(uint64_t epoch, uint64_t current, std::optional<uint32_t> segment = std::nullopt);
+
 // An Outcome with one detail.
 Outcome Failed(absl::StatusCode code, std::string message, ErrorDetail detail);
 

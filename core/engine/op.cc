@@ -55,8 +55,10 @@ void RestoreOp::TakeBlobs(absl::Span<const CarryBlob> blobs, const ModelConfig& 
 
 std::function<void()> ReleaseOp::Answer(Outcome outcome) {
   if (!done) return [] {};
-  const bool released = outcome.ok();
-  return [fn = std::move(done), answer = std::move(outcome), released]() mutable { fn(std::move(answer), released); };
+  ReleaseResult result;
+  result.released = outcome.ok();
+  result.outcome = std::move(outcome);
+  return [fn = std::move(done), answer = std::move(result)]() mutable { fn(std::move(answer)); };
 }
 
 }  // namespace pleiad

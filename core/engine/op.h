@@ -127,7 +127,7 @@ struct RestoreOp : SequenceOp {
 
 struct ReleaseOp : SequenceOp {
   std::function<void()> Answer(Outcome outcome) override;
-  std::function<void(Outcome, bool)> done;  // null of a release_after
+  std::function<void(ReleaseResult)> done;  // null of a release_after
 };
 
 }  // namespace pleiad

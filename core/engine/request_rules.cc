@@ -14,15 +14,6 @@
 namespace pleiad {
 namespace {
 
-ErrorDetail Bad(Reason reason, std::string field, std::string value, std::string limit) {
-  ErrorDetail detail;
-  detail.reason = reason;
-  detail.field = std::move(field);
-  detail.value = std::move(value);
-  detail.limit = std::move(limit);
-  return detail;
-}
-
 // Bytes that one token needs on the wire, each way, at most.
 uint64_t TokenBytes(const ModelConfig& config) { return 4ull * config.geometry.channels() + 16; }
 
@@ -30,7 +21,7 @@ void CheckTokens(absl::Span<const uint32_t> tokens, const char* field, uint32_t 
                  std::optional<uint32_t> segment, size_t first_index, std::vector<ErrorDetail>& errors) {
   for (size_t i = 0; i < tokens.size(); ++i) {
     if (tokens[i] < vocab_size) continue;
-    ErrorDetail detail = Bad(
+    ErrorDetail detail = MakeDetail(
         Reason::kTokenOutOfVocabulary, absl::StrCat(field, "[", first_index + i, "]"), absl::StrCat(tokens[i]),
         absl::StrCat("must be below vocab_size ", vocab_size, "; map multimodal pad values back to image_token_id"));
     detail.segment = segment;
@@ -46,14 +37,14 @@ bool CheckCounts(absl::Span<const Segment> segments, size_t ids, const ModelConf
   uint64_t total = 0;
   for (const Segment& segment : segments) total += segment.num_tokens;
   if (total != ids) {
-    errors.push_back(Bad(Reason::kSizeMismatch, "token_ids", absl::StrCat(ids, " ids"),
-                         absl::StrCat("must be the sum of num_tokens, ", total)));
+    errors.push_back(MakeDetail(Reason::kSizeMismatch, "token_ids", absl::StrCat(ids, " ids"),
+                                absl::StrCat("must be the sum of num_tokens, ", total)));
     return false;
   }
   if (total > max_tokens) {
-    errors.push_back(Bad(Reason::kTooManyTokens, "token_ids", absl::StrCat(total, " tokens"),
-                         absl::StrCat("at most ", max_tokens, " (--max-tokens; each token more costs ",
-                                      TokenBytes(config), " bytes of message each way)")));
+    errors.push_back(MakeDetail(Reason::kTooManyTokens, "token_ids", absl::StrCat(total, " tokens"),
+                                absl::StrCat("at most ", max_tokens, " (--max-tokens; each token more costs ",
+                                             TokenBytes(config), " bytes of message each way)")));
     return false;
   }
   return true;
@@ -66,32 +57,33 @@ void CheckTensor(const StepRequest& request, const ModelConfig& config, uint64_t
       input.source == StepInput::Source::kAbsent || (input.source == StepInput::Source::kData && input.bytes == 0);
   if (request.mode == StepMode::kPrestage) {
     if (input.source != StepInput::Source::kAbsent) {
-      errors.push_back(Bad(Reason::kInvalidField, "highway", "present", "a prestage has no tensor"));
+      errors.push_back(MakeDetail(Reason::kInvalidField, "highway", "present", "a prestage has no tensor"));
     }
     return;
   }
   if (tokens == 0) {
     if (!absent && input.source == StepInput::Source::kData) {
-      errors.push_back(Bad(Reason::kSizeMismatch, "highway.data", absl::StrCat(input.bytes, " bytes"),
-                           "must be absent or empty where there are no tokens"));
+      errors.push_back(MakeDetail(Reason::kSizeMismatch, "highway.data", absl::StrCat(input.bytes, " bytes"),
+                                  "must be absent or empty where there are no tokens"));
     }
     return;
   }
   if (input.source == StepInput::Source::kAbsent) {
-    errors.push_back(Bad(Reason::kInvalidField, "highway", "absent", "a step with tokens needs a tensor"));
+    errors.push_back(MakeDetail(Reason::kInvalidField, "highway", "absent", "a step with tokens needs a tensor"));
     return;
   }
   if (input.source == StepInput::Source::kZeros) return;
   if (!input.dtype) {
     errors.push_back(
-        Bad(Reason::kInvalidField, "highway.dtype", "DTYPE_UNSPECIFIED", "must be DTYPE_F32 or DTYPE_BF16"));
+        MakeDetail(Reason::kInvalidField, "highway.dtype", "DTYPE_UNSPECIFIED", "must be DTYPE_F32 or DTYPE_BF16"));
     return;
   }
   const uint64_t expected = tokens * config.geometry.channels() * ByteSize(*input.dtype);
   if (input.bytes != expected) {
-    errors.push_back(Bad(Reason::kSizeMismatch, "highway.data", absl::StrCat(input.bytes, " bytes"),
-                         absl::StrCat("must be ", expected, ": ", tokens, " tokens x ", config.geometry.channels(),
-                                      " channels x ", ByteSize(*input.dtype), " bytes of ", Name(*input.dtype))));
+    errors.push_back(
+        MakeDetail(Reason::kSizeMismatch, "highway.data", absl::StrCat(input.bytes, " bytes"),
+                   absl::StrCat("must be ", expected, ": ", tokens, " tokens x ", config.geometry.channels(),
+                                " channels x ", ByteSize(*input.dtype), " bytes of ", Name(*input.dtype))));
   }
 }
 
@@ -103,12 +95,13 @@ void CheckSegment(const StepSegment& segment, uint32_t index, absl::flat_hash_se
   };
   const bool throw_away = segment.sequence == SequenceId(0);
   if (!throw_away && !seen.insert(segment.sequence).second) {
-    add(Bad(Reason::kDuplicateSequence, "sequence_id", "named before", "a sequence appears at most once in a request"));
+    add(MakeDetail(Reason::kDuplicateSequence, "sequence_id", "named before",
+                   "a sequence appears at most once in a request"));
   }
   if (segment.position && segment.position->value() != 0) {
     const std::string value = absl::StrCat(segment.position->value());
-    if (segment.fresh) add(Bad(Reason::kInvalidField, "position", value, "must be absent or 0 with fresh"));
-    if (throw_away) add(Bad(Reason::kInvalidField, "position", value, "must be absent or 0 with sequence_id 0"));
+    if (segment.fresh) add(MakeDetail(Reason::kInvalidField, "position", value, "must be absent or 0 with fresh"));
+    if (throw_away) add(MakeDetail(Reason::kInvalidField, "position", value, "must be absent or 0 with sequence_id 0"));
   }
 }
 
@@ -127,14 +120,15 @@ LayerChoice ChooseLayer(const ModelConfig& config, std::optional<LayerIndex> lay
     if (config.ple_layers.size() == 1) {
       choice.layer = LayerOrdinal(0);
     } else {
-      choice.error =
-          Bad(Reason::kLayerUnknown, "layer_index", "absent", absl::StrCat("must name one of several; ", layers));
+      choice.error = MakeDetail(Reason::kLayerUnknown, "layer_index", "absent",
+                                absl::StrCat("must name one of several; ", layers));
     }
     return choice;
   }
   choice.layer = config.Ordinal(*layer);
   if (!choice.layer) {
-    choice.error = Bad(Reason::kLayerUnknown, "layer_index", absl::StrCat(layer->value(), " has no PLE"), layers);
+    choice.error =
+        MakeDetail(Reason::kLayerUnknown, "layer_index", absl::StrCat(layer->value(), " has no PLE"), layers);
   }
   return choice;
 }
@@ -143,8 +137,8 @@ std::vector<ErrorDetail> CheckStep(const StepRequest& request, const ModelConfig
   std::vector<ErrorDetail> errors;
   if (LayerChoice choice = ChooseLayer(config, request.layer); !choice.layer) errors.push_back(std::move(choice.error));
   if (request.mode == StepMode::kPrestage && !request.release_after.empty()) {
-    errors.push_back(Bad(Reason::kInvalidField, "release_after", absl::StrCat(request.release_after.size(), " ids"),
-                         "a prestage releases nothing"));
+    errors.push_back(MakeDetail(Reason::kInvalidField, "release_after",
+                                absl::StrCat(request.release_after.size(), " ids"), "a prestage releases nothing"));
   }
   const bool counted = CheckCounts<StepSegment>(request.segments, request.token_ids.size(), config, max_tokens, errors);
   absl::flat_hash_set<SequenceId> seen;
@@ -182,7 +176,7 @@ std::vector<ErrorDetail> CheckBlobs(absl::Span<const CarryBlob> blobs, const std
   std::vector<ErrorDetail> errors;
   if (!wanted_model.empty() && wanted_model != model_id) {
     errors.push_back(
-        Bad(Reason::kModelMismatch, "model_id", wanted_model, absl::StrCat("this server's is ", model_id)));
+        MakeDetail(Reason::kModelMismatch, "model_id", wanted_model, absl::StrCat("this server's is ", model_id)));
   }
   absl::flat_hash_set<LayerIndex> seen;
   for (size_t i = 0; i < blobs.size(); ++i) {
@@ -194,28 +188,29 @@ std::vector<ErrorDetail> CheckBlobs(absl::Span<const CarryBlob> blobs, const std
     }
     if (!seen.insert(blob.layer).second) {
       errors.push_back(
-          Bad(Reason::kInvalidField, at + "layer_index", absl::StrCat(blob.layer.value()), "named before"));
+          MakeDetail(Reason::kInvalidField, at + "layer_index", absl::StrCat(blob.layer.value()), "named before"));
     }
     if (blob.crc32) {
       const auto crc =
           static_cast<uint32_t>(crc32_z(0, reinterpret_cast<const Bytef*>(blob.aux.data()), blob.aux.size()));
       if (crc != *blob.crc32) {
-        errors.push_back(
-            Bad(Reason::kAuxMalformed, at + "crc32", absl::StrCat(*blob.crc32), absl::StrCat("the bytes give ", crc)));
+        errors.push_back(MakeDetail(Reason::kAuxMalformed, at + "crc32", absl::StrCat(*blob.crc32),
+                                    absl::StrCat("the bytes give ", crc)));
       }
     }
     absl::StatusOr<AuxBlob> aux = ParseAuxBlob(blob.aux, config.geometry, config.vocab_size);
     if (!aux.ok()) {
-      errors.push_back(Bad(Reason::kAuxMalformed, at + "aux", absl::StrCat(blob.aux.size(), " bytes"),
-                           std::string(aux.status().message())));
+      errors.push_back(MakeDetail(Reason::kAuxMalformed, at + "aux", absl::StrCat(blob.aux.size(), " bytes"),
+                                  std::string(aux.status().message())));
       continue;
     }
     const Position position = blob.position.value_or(Position(0));
     if (position > kMaxPosition) {
-      errors.push_back(Bad(Reason::kAuxMalformed, at + "position", absl::StrCat(position.value()), "at most 2^62"));
+      errors.push_back(
+          MakeDetail(Reason::kAuxMalformed, at + "position", absl::StrCat(position.value()), "at most 2^62"));
     } else if (aux->fresh && position != Position(0)) {
-      errors.push_back(Bad(Reason::kAuxMalformed, at + "position", absl::StrCat(position.value()),
-                           "must be absent or 0 with hist_len 0"));
+      errors.push_back(MakeDetail(Reason::kAuxMalformed, at + "position", absl::StrCat(position.value()),
+                                  "must be absent or 0 with hist_len 0"));
     }
   }
   return errors;

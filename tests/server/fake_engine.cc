@@ -238,8 +238,8 @@ void FakeEngine::Restore(SequenceId sequence, uint64_t, std::string, std::vector
   done(sequence.value() >= kFirstUnknown ? Unknown(std::nullopt) : Outcome{});
 }
 
-void FakeEngine::Release(SequenceId sequence, uint64_t, std::function<void(Outcome, bool)> done) {
-  done(Outcome{}, sequence.value() < kFirstUnknown);
+void FakeEngine::Release(SequenceId sequence, uint64_t, std::function<void(ReleaseResult)> done) {
+  done({.outcome = {}, .released = sequence.value() < kFirstUnknown});
 }
 
 void FakeEngine::Lookup(LookupRequest request, std::function<void(LookupResult)> done) {

@@ -2,9 +2,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <sstream>
 #include <string>
 #include <thread>
 
+#include "spdlog/sinks/ostream_sink.h"
+#include "spdlog/spdlog.h"
 #include "tests/server/test_server.h"
 
 namespace pleiad {
@@ -35,6 +38,25 @@ TEST(Service, GetModelSaysWhatIsServed) {
   EXPECT_EQ(model.limits().max_message_bytes(), 16u * (4 * 8 + 16) + 65536);
   EXPECT_EQ(model.device(), "cpu");
   EXPECT_EQ(model.table_mode(), "resident");
+}
+
+TEST(Service, TheLogNamesTheLabelOfASequenceAndNotItsId) {
+  std::ostringstream log;
+  const auto kept = spdlog::default_logger();
+  const auto logger = std::make_shared<spdlog::logger>("test", std::make_shared<spdlog::sinks::ostream_sink_mt>(log));
+  logger->set_level(spdlog::level::debug);
+  logger->set_pattern("%v");
+  spdlog::set_default_logger(logger);
+  {
+    TestServer server;
+    v1::OpenSequenceRequest request;
+    request.set_label("chat\n7");
+    grpc::ClientContext context;
+    v1::OpenSequenceResponse response;
+    EXPECT_TRUE(server.stub().OpenSequence(&context, request, &response).ok());
+  }
+  spdlog::set_default_logger(kept);
+  EXPECT_THAT(log.str(), HasSubstr("\nopened a sequence, label \"chat\\n7\"\n"));
 }
 
 TEST(Service, ForwardReturnsTheTensor) {

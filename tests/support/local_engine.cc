@@ -125,7 +125,7 @@ GetSequenceResult LocalEngine::Get(SequenceId sequence) {
 
 bool LocalEngine::Release(SequenceId sequence) {
   std::promise<bool> done;
-  engine_->Release(sequence, 0, [&done](Outcome, bool released) { done.set_value(released); });
+  engine_->Release(sequence, 0, [&done](const ReleaseResult& result) { done.set_value(result.released); });
   return done.get_future().get();
 }
 

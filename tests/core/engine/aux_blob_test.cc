@@ -57,10 +57,10 @@ TEST(AuxBlob, EveryWrongLengthIsRefused) {
 TEST(AuxBlob, RefusalsNameFieldValueAndRule) {
   std::string blob = MakeAuxBlob({1, 1000}, Tiny());
   EXPECT_THAT(std::string(ParseAuxBlob(blob, Tiny(), 1000).status().message()),
-              HasSubstr("aux.history[1] 1000: must be below vocab_size 1000"));
+              HasSubstr("history[1] 1000: must be below vocab_size 1000"));
   blob[0] = 3;
   EXPECT_THAT(std::string(ParseAuxBlob(blob, Tiny(), 1000).status().message()),
-              HasSubstr("aux.hist_len 3: must be 2 or 0"));
+              HasSubstr("hist_len 3: must be 2 or 0"));
 }
 
 TEST(AuxBlob, HistLenZeroIsFresh) {

@@ -108,8 +108,8 @@ TEST(EngineRules, AnOldEpochIsRefusedArrivingAndQueued) {
   EXPECT_EQ(ReasonOf(late.Get().outcome), Reason::kEpochOld);
   EXPECT_EQ(get.Get().epoch, 2u);
   EXPECT_EQ(get.Get().layers.at(0).position, Position(1));
-  EXPECT_EQ(h.Release(a, 1).first.code, absl::StatusCode::kAborted);
-  EXPECT_TRUE(h.Release(a, 2).second);
+  EXPECT_EQ(h.Release(a, 1).outcome.code, absl::StatusCode::kAborted);
+  EXPECT_TRUE(h.Release(a, 2).released);
 }
 
 TEST(EngineRules, RequestsOfTheSameEpochAreServedOneAfterTheOther) {

@@ -27,7 +27,7 @@ TEST(EngineSequence, AFullPoolAnswersAtOnceAndTakesReleasedPlaces) {
   const OpenResult full = h.Open();
   EXPECT_EQ(full.outcome.code, absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(ReasonOf(full.outcome), Reason::kCarriesFull);
-  EXPECT_TRUE(h.Release(a).second);
+  EXPECT_TRUE(h.Release(a).released);
   EXPECT_TRUE(h.Open().outcome.ok());
 }
 
@@ -49,15 +49,15 @@ TEST(EngineSequence, AReleasedSequenceIsUnknownFromItsArrivalOn) {
   h.device->Hold();
   Answer<StepResult> running = h.Submit(h.Request(a, {1}));
   h.device->WaitForBatches(1);
-  Answer<bool> released;
-  h.engine->Release(a, 0, [fn = released.fn()](Outcome, bool ok) { fn(ok); });
+  Answer<ReleaseResult> released;
+  h.engine->Release(a, 0, released.fn());
   EXPECT_EQ(h.Step(h.Request(a, {2})).outcome.code, absl::StatusCode::kNotFound);
   EXPECT_FALSE(released.ready());
   h.device->Open();
   EXPECT_TRUE(running.Get().outcome.ok());
-  EXPECT_TRUE(released.Get());
-  EXPECT_FALSE(h.Release(a).second);
-  EXPECT_TRUE(h.Release(a).first.ok());
+  EXPECT_TRUE(released.Get().released);
+  EXPECT_FALSE(h.Release(a).released);
+  EXPECT_TRUE(h.Release(a).outcome.ok());
   EXPECT_EQ(h.Get(a).outcome.code, absl::StatusCode::kNotFound);
 }
 
@@ -65,7 +65,7 @@ TEST(EngineSequence, OtherCallsRefuseTheThrowAwayCarry) {
   Harness h;
   EXPECT_EQ(h.Get(SequenceId(0)).outcome.code, absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(h.Snapshot(SequenceId(0)).outcome.code, absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(h.Release(SequenceId(0)).first.code, absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(h.Release(SequenceId(0)).outcome.code, absl::StatusCode::kInvalidArgument);
 }
 
 TEST(EngineSequence, ReleaseAfterActsOnlyWhenItsRequestSucceeds) {
@@ -140,8 +140,10 @@ TEST(EngineSequence, RefusedRestoresLeaveTheSequenceAsItWas) {
   blob.crc32 = 1;
   EXPECT_EQ(ReasonOf(h.Restore(a, {blob})), Reason::kAuxMalformed);
   blob = before.layers[0];
-  blob.aux.pop_back();
-  EXPECT_EQ(ReasonOf(h.Restore(a, {blob})), Reason::kAuxMalformed);
+  blob.aux.resize(3);
+  const Outcome malformed = h.Restore(a, {blob});
+  EXPECT_EQ(ReasonOf(malformed), Reason::kAuxMalformed);
+  EXPECT_EQ(malformed.message, "layers[0].aux 3 bytes: must be at least 4, for hist_len");
   blob = before.layers[0];
   EXPECT_EQ(ReasonOf(h.Restore(a, {blob}, "other")), Reason::kModelMismatch);
   EXPECT_EQ(ReasonOf(h.Restore(a, {blob, blob})), Reason::kInvalidField);

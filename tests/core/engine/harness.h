@@ -121,9 +121,9 @@ class Harness {
     engine->Restore(sequence, 0, std::move(model_id), std::move(layers), answer.fn());
     return answer.Get();
   }
-  std::pair<Outcome, bool> Release(SequenceId sequence, uint64_t epoch = 0) {
-    Answer<std::pair<Outcome, bool>> answer;
-    engine->Release(sequence, epoch, [fn = answer.fn()](Outcome outcome, bool released) { fn({outcome, released}); });
+  ReleaseResult Release(SequenceId sequence, uint64_t epoch = 0) {
+    Answer<ReleaseResult> answer;
+    engine->Release(sequence, epoch, answer.fn());
     return answer.Get();
   }
   LookupResult Lookup(LookupRequest request) {

@@ -27,7 +27,7 @@ TEST(OpenRelease, AllocatesNothing) {
   const auto cycle = [&engine] {
     SequenceId id;
     engine.Open({}, [&id](OpenResult result) { id = result.sequence; });
-    engine.Release(id, 0, [](Outcome, bool) {});
+    engine.Release(id, 0, [](const ReleaseResult&) {});
   };
   for (int i = 0; i < 1000; ++i) cycle();
   const uint64_t before = allocations.load();
