@@ -1,11 +1,10 @@
 // Opening and releasing a sequence in process, and the host's share of a step: the engine over a tiny model.
-#include <algorithm>
-#include <chrono>
 #include <cstdio>
-#include <future>
-#include <thread>
+#include <string>
 #include <vector>
 
+#include "CLI/CLI.hpp"
+#include "tests/bench/report.h"
 #include "tests/support/checkpoint_writer.h"
 #include "tests/support/local_engine.h"
 #include "tests/support/temp_dir.h"
@@ -13,18 +12,12 @@
 namespace pleiad::testing {
 namespace {
 
-using SteadyClock = std::chrono::steady_clock;
+using bench::Median;
+using bench::Microseconds;
 
-double MicrosecondsSince(SteadyClock::time_point start) {
-  return std::chrono::duration<double, std::micro>(SteadyClock::now() - start).count();
-}
+constexpr int kRounds = 101, kOpens = 10000, kResets = 20001, kSteps = 5001;
 
-double Median(std::vector<double> values) {
-  std::nth_element(values.begin(), values.begin() + static_cast<ptrdiff_t>(values.size() / 2), values.end());
-  return values[values.size() / 2];
-}
-
-int Main() {
+int Main(const std::string& json) {
   TempDir dir;
   WriteCheckpoint(CheckpointSpec{}, dir.path());
   LocalEngineOptions options;
@@ -33,14 +26,15 @@ int Main() {
   Engine& engine = local.engine();
 
   std::vector<double> open_release;
-  for (int round = 0; round < 101; ++round) {
-    const SteadyClock::time_point start = SteadyClock::now();
-    for (int i = 0; i < 10000; ++i) {
-      SequenceId id;
-      engine.Open({}, [&id](OpenResult result) { id = result.sequence; });
-      engine.Release(id, 0, [](Outcome, bool) {});
-    }
-    open_release.push_back(MicrosecondsSince(start) / 10000);
+  for (int round = 0; round < kRounds; ++round) {
+    open_release.push_back(Microseconds([&] {
+                             for (int i = 0; i < kOpens; ++i) {
+                               SequenceId id;
+                               engine.Open({}, [&id](const OpenResult& result) { id = result.sequence; });
+                               engine.Release(id, 0, [](const ReleaseResult&) {});
+                             }
+                           }) /
+                           kOpens);
   }
 
   // A reset touches no row and no device: what is left is the wire-free cost of a request and its answer.
@@ -48,28 +42,42 @@ int Main() {
   std::vector<double> reset, step;
   StepRequest request = OneSegment(sequence, local.config().ple_layers[0], {});
   request.segments[0].fresh = true;
-  for (int i = 0; i < 20001; ++i) {
-    const SteadyClock::time_point start = SteadyClock::now();
-    bool done = false;
-    engine.Submit(request, [&done](StepResult) { done = true; });
-    if (!done) return 1;
-    reset.push_back(MicrosecondsSince(start));
+  bool ok = true, done = false;
+  for (int i = 0; i < kResets; ++i) {
+    done = false;
+    reset.push_back(Microseconds([&] { engine.Submit(request, [&done](const StepResult&) { done = true; }); }));
+    ok = ok && done;
   }
   const std::vector<float> highway(local.config().geometry.channels(), 0.5f);
-  for (int i = 0; i < 5001; ++i) {
-    const SteadyClock::time_point start = SteadyClock::now();
-    if (!local.Step(sequence, local.config().ple_layers[0], {11}, highway).result.outcome.ok()) return 1;
-    step.push_back(MicrosecondsSince(start));
+  for (int i = 0; i < kSteps; ++i) {
+    step.push_back(Microseconds(
+        [&] { ok = local.Step(sequence, local.config().ple_layers[0], {11}, highway).result.outcome.ok() && ok; }));
   }
-  std::printf("cores %u, commit %s, tiny model, medians\n", std::thread::hardware_concurrency(), PLEIAD_COMMIT);
-  std::printf("%-44s %10s %10s\n", "", "us", "target us");
-  std::printf("%-44s %10.3f %10s\n", "open + release of a sequence", Median(open_release), "2");
-  std::printf("%-44s %10.3f %10s\n", "reset of a sequence, answered in the call", Median(reset), "-");
-  std::printf("%-44s %10.3f %10s\n", "step of one token, three threads, round trip", Median(step), "-");
-  return 0;
+  if (!ok) {
+    std::fprintf(stderr, "a step failed, or a reset was not answered in its call\n");
+    return 1;
+  }
+  nlohmann::json report = bench::StartReport(
+      bench::Machine(),
+      {{"model", "tiny"}, {"rounds", kRounds}, {"opens", kOpens}, {"resets", kResets}, {"steps", kSteps}});
+  std::printf("%-44s %10s %10s\n", "medians", "us", "target us");
+  const auto row = [&report](const char* name, const char* key, double us, const char* target) {
+    std::printf("%-44s %10.3f %10s\n", name, us, target);
+    report["us"][key] = us;
+  };
+  row("open + release of a sequence", "open_release", Median(open_release), "2");
+  row("reset of a sequence, answered in the call", "reset", Median(reset), "-");
+  row("step of one token, three threads, round trip", "step", Median(step), "-");
+  return bench::WriteReport(report, json) ? 0 : 1;
 }
 
 }  // namespace
 }  // namespace pleiad::testing
 
-int main() { return pleiad::testing::Main(); }
+int main(int argc, char** argv) {
+  std::string json;
+  CLI::App app("Sequences and steps through the engine, in process");
+  app.add_option("--json", json, "file for the result");
+  CLI11_PARSE(app, argc, argv);
+  return pleiad::testing::Main(json);
+}

@@ -5,11 +5,9 @@
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <cstring>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <oneapi/dnnl/dnnl.hpp>
 #include <random>
@@ -19,6 +17,7 @@
 
 #include "CLI/CLI.hpp"
 #include "core/device/device.h"
+#include "tests/bench/report.h"
 
 namespace pleiad {
 namespace {
@@ -36,17 +35,8 @@ struct Settings {
   std::string json;
 };
 
-template <typename Fn>
-double Microseconds(Fn fn) {
-  const auto start = std::chrono::steady_clock::now();
-  fn();
-  return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start).count();
-}
-
-double Median(std::vector<double> values) {
-  std::nth_element(values.begin(), values.begin() + static_cast<ptrdiff_t>(values.size() / 2), values.end());
-  return values[values.size() / 2];
-}
+using bench::Median;
+using bench::Microseconds;
 
 std::vector<Bf16> RandomBf16(size_t count, float deviation, uint32_t seed) {
   std::minstd_rand generator(seed);
@@ -242,29 +232,28 @@ int Main(const Settings& settings) {
 
   const double bytes_per_second = 1e6 / Median(per_byte);
   const double read_us = weight_bytes * Median(per_byte);
-  std::printf("commit %s, %s\n", PLEIAD_COMMIT, stage.info().detail.c_str());
-  std::printf("H %u, hc 4, E %u, %s tensors, medians of %u rounds\n", settings.hidden, settings.embed,
-              settings.bf16 ? "BF16" : "FP32", settings.rounds);
+  nlohmann::json report = bench::StartReport(bench::Machine(), {{"hidden", settings.hidden},
+                                                                {"hc", 4},
+                                                                {"embed", settings.embed},
+                                                                {"threads", threads},
+                                                                {"rounds", settings.rounds},
+                                                                {"bf16", settings.bf16},
+                                                                {"batch_invariant", settings.batch_invariant}});
+  report["device"] = stage.info().detail;
+  std::printf("%s; medians\n", stage.info().detail.c_str());
   std::printf("memory read %.1f GB/s on %u threads: the weights (%.1f MB) once in %.0f us\n\n", bytes_per_second / 1e9,
               threads, weight_bytes / 1e6, read_us);
   std::printf("%8s %12s %22s %14s %14s\n", "T", "stage us", onednn.name(), "stage/oneDNN", "stage/read");
-  nlohmann::json json;
-  json["commit"] = PLEIAD_COMMIT;
-  json["machine"] = stage.info().detail;
-  json["settings"] = {{"hidden", settings.hidden}, {"embed", settings.embed},
-                      {"threads", threads},        {"rounds", settings.rounds},
-                      {"bf16", settings.bf16},     {"batch_invariant", settings.batch_invariant}};
-  json["read_bytes_per_second"] = bytes_per_second;
-  json["weights_read_us"] = read_us;
-  json["peer"] = onednn.name();
+  report["read_bytes_per_second"] = bytes_per_second;
+  report["weights_read_us"] = read_us;
+  report["peer"] = onednn.name();
   for (size_t i = 0; i < settings.tokens.size(); ++i) {
     const double a = Median(ours[i]);
     const double b = Median(floor[i]);
     std::printf("%8u %12.0f %22.0f %14.2f %14.2f\n", settings.tokens[i], a, b, a / b, a / read_us);
-    json["stage"].push_back({{"tokens", settings.tokens[i]}, {"stage_us", a}, {"peer_us", b}});
+    report["stage"].push_back({{"tokens", settings.tokens[i]}, {"stage_us", a}, {"peer_us", b}});
   }
-  if (!settings.json.empty()) std::ofstream(settings.json) << json.dump(2) << "\n";
-  return 0;
+  return bench::WriteReport(report, settings.json) ? 0 : 1;
 }
 
 }  // namespace
