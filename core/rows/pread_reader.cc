@@ -21,10 +21,11 @@ absl::Status StoppingError() { return absl::CancelledError("the row reader is st
 
 class PreadReader : public RowReader {
  public:
-  PreadReader(const std::vector<CheckpointFile>& files, uint32_t threads)
+  PreadReader(const std::vector<CheckpointFile>& files, uint32_t threads, const std::string& why)
       : files_(files),
         thread_count_(std::max(threads, 1u)),
-        info_{.name = "pread", .detail = absl::StrCat("buffered, ", thread_count_, " threads")} {
+        info_{.name = "pread",
+              .detail = absl::StrCat("buffered, ", thread_count_, " threads", why.empty() ? "" : "; ", why)} {
     for (uint32_t i = 0; i < thread_count_; ++i) threads_.emplace_back([this] { Work(); });
   }
 
@@ -128,8 +129,9 @@ class PreadReader : public RowReader {
 
 }  // namespace
 
-std::unique_ptr<RowReader> CreatePreadReader(const std::vector<CheckpointFile>& files, uint32_t threads) {
-  return std::make_unique<PreadReader>(files, threads);
+std::unique_ptr<RowReader> CreatePreadReader(const std::vector<CheckpointFile>& files, uint32_t threads,
+                                             std::string why) {
+  return std::make_unique<PreadReader>(files, threads, why);
 }
 
 }  // namespace pleiad

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "core/model/checkpoint.h"
@@ -10,6 +11,8 @@
 namespace pleiad {
 
 // `files` outlive the reader; 0 threads are 1. Short reads are continued, EINTR and (boundedly) EAGAIN retried.
-std::unique_ptr<RowReader> CreatePreadReader(const std::vector<CheckpointFile>& files, uint32_t threads);
+// `why` is added to info().detail.
+std::unique_ptr<RowReader> CreatePreadReader(const std::vector<CheckpointFile>& files, uint32_t threads,
+                                             std::string why = {});
 
 }  // namespace pleiad

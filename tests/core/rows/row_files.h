@@ -18,9 +18,10 @@
 
 namespace pleiad {
 
-// An unnamed temporary file holding `bytes`.
-inline CheckpointFile FileOf(const std::vector<std::byte>& bytes, std::string name) {
-  std::string path = testing::TempDir() + "/rowsXXXXXX";
+// An unnamed temporary file holding `bytes`, in `dir`.
+inline CheckpointFile FileOf(const std::vector<std::byte>& bytes, std::string name,
+                             const std::string& dir = testing::TempDir()) {
+  std::string path = dir + "/rowsXXXXXX";
   UniqueFd fd(::mkstemp(path.data()));
   EXPECT_TRUE(fd.valid());
   ::unlink(path.c_str());
