@@ -26,14 +26,10 @@ absl::StatusOr<Client> Client::Over(std::shared_ptr<Connection> connection) {
 absl::StatusOr<Sequence> Client::OpenSequence(const OpenOptions& options) {
   absl::StatusOr<OpenResult> opened = connection_->Open(options);
   if (!opened.ok()) return opened.status();
-  if (opened->existing) {
-    absl::StatusOr<Sequence> attached = Attach(opened->sequence);
-    if (attached.ok()) attached->fresh_ = false;
-    return attached;
-  }
+  if (opened->existing) return Attach(opened->sequence);
   auto state = std::make_shared<internal::SequenceState>(connection_, opened->sequence, 0);
   for (const LayerAux& layer : options.layers) state->set_carry(layer.layer_index, {layer.position.value_or(0)});
-  return Sequence(std::move(state), /*fresh=*/true);
+  return Sequence(std::move(state), Sequence::Origin::kOpened);
 }
 
 absl::StatusOr<Sequence> Client::Attach(SequenceId id) {
@@ -41,7 +37,7 @@ absl::StatusOr<Sequence> Client::Attach(SequenceId id) {
   if (!status.ok()) return status.status();
   auto state = std::make_shared<internal::SequenceState>(connection_, id, status->epoch);
   for (const SequenceLayer& layer : status->layers) state->set_carry(layer.layer_index, {layer.position});
-  return Sequence(std::move(state), /*fresh=*/false);
+  return Sequence(std::move(state), Sequence::Origin::kAttached);
 }
 
 absl::StatusOr<LookupResult> Client::Lookup(const LookupQuery& query) { return connection_->Lookup(query); }

@@ -29,15 +29,15 @@ auto WithEpoch(internal::SequenceState* state, Call call) {
 
 }  // namespace
 
-Sequence::Sequence(std::shared_ptr<internal::SequenceState> state, bool fresh)
-    : state_(std::move(state)), fresh_(fresh) {}
+Sequence::Sequence(std::shared_ptr<internal::SequenceState> state, Origin origin)
+    : state_(std::move(state)), origin_(origin) {}
 Sequence::Sequence(Sequence&&) noexcept = default;
 
 Sequence& Sequence::operator=(Sequence&& other) noexcept {
   if (this == &other) return *this;
   Sequence ended(std::move(*this));
   state_ = std::move(other.state_);
-  fresh_ = other.fresh_;
+  origin_ = other.origin_;
   return *this;
 }
 

@@ -32,7 +32,7 @@ class Sequence {
 
   SequenceId id() const;
   // False when the client key of OpenSequence named a live sequence.
-  bool fresh() const { return fresh_; }
+  bool fresh() const { return origin_ == Origin::kOpened; }
 
   absl::StatusOr<SequenceStatus> Get();
   // All layers, which must stand at one position (FailedPrecondition, kLayersApart), or the one named.
@@ -52,10 +52,11 @@ class Sequence {
  private:
   friend class Client;
   friend class internal::StepQueue;
-  Sequence(std::shared_ptr<internal::SequenceState> state, bool fresh);
+  enum class Origin : uint8_t { kOpened, kAttached };
+  Sequence(std::shared_ptr<internal::SequenceState> state, Origin origin);
 
   std::shared_ptr<internal::SequenceState> state_;
-  bool fresh_ = true;
+  Origin origin_ = Origin::kOpened;
 };
 
 }  // namespace pleiad::client

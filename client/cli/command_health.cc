@@ -9,7 +9,7 @@ namespace {
 int Run(const ServerFlags& server, const std::string& service) {
   client::ClientOptions options;
   options.address = server.address;
-  options.rpc_timeout = absl::Seconds(server.timeout_seconds);
+  options.rpc_timeout = server.timeout;
   // Not Client::Connect: a server that is loading answers this and not that.
   const absl::StatusOr<client::HealthState> health = client::CheckHealth(options, service);
   if (!health.ok()) return Fail(health.status());

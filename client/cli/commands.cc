@@ -6,6 +6,8 @@
 #include <vector>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
 #include "client/error_info.h"
 
 namespace pleiad::cli {
@@ -19,12 +21,26 @@ class EnvironmentFirst : public CLI::ConfigTOML {
     const auto of_environment = [](const CLI::ConfigItem& item) {
       std::string name = "PLEIAD_" + absl::AsciiStrToUpper(item.name);
       std::replace(name.begin(), name.end(), '-', '_');
-      return std::getenv(name.c_str()) != nullptr;
+      const char* value = std::getenv(name.c_str());
+      return value != nullptr && *value != '\0';  // CLI11 takes an empty one for none
     };
     found.erase(std::remove_if(found.begin(), found.end(), of_environment), found.end());
     return found;
   }
 };
+
+// A number is one of seconds.
+std::optional<absl::Duration> ParseTimeout(const std::string& text) {
+  absl::Duration value;
+  double seconds = 0;
+  if (absl::SimpleAtod(text, &seconds)) {
+    value = absl::Seconds(seconds);
+  } else if (!absl::ParseDuration(text, &value)) {
+    return std::nullopt;
+  }
+  if (!(value > absl::ZeroDuration()) || value == absl::InfiniteDuration()) return std::nullopt;
+  return value;
+}
 
 }  // namespace
 
@@ -32,17 +48,25 @@ void ServerFlags::AddTo(CLI::App* command) {
   command->add_option("--server", address, "HOST:PORT or unix:PATH of the server")
       ->envname("PLEIAD_SERVER")
       ->capture_default_str();
-  command->add_option("--timeout", timeout_seconds, "seconds to wait for the server, and for each call")
+  const auto set_timeout = [this](const std::string& text) { timeout = *ParseTimeout(text); };
+  const auto check = [](const std::string& text) {
+    return ParseTimeout(text).has_value()
+               ? ""
+               : absl::StrCat("'", text, "': must be a time above 0, as 30s, 500ms or 2 (seconds)");
+  };
+  command
+      ->add_option_function<std::string>("--timeout", set_timeout, "how long to wait for the server, and for each call")
       ->envname("PLEIAD_TIMEOUT")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
+      ->type_name("DURATION")
+      ->check(CLI::Validator(check, ""))
+      ->default_str(absl::FormatDuration(timeout));
 }
 
 absl::StatusOr<client::Client> ServerFlags::Connect() const {
   client::ClientOptions options;
   options.address = address;
-  options.connect_timeout = absl::Seconds(timeout_seconds);
-  options.rpc_timeout = absl::Seconds(timeout_seconds);
+  options.connect_timeout = timeout;
+  options.rpc_timeout = timeout;
   return client::Client::Connect(options);
 }
 

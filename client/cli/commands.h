@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "client/client.h"
 
 namespace pleiad::cli {
@@ -21,8 +22,9 @@ inline constexpr int kExitFailed = 3;  // no server, a refusal, a file
 // What all subcommands that talk to a server share.
 struct ServerFlags {
   std::string address = "127.0.0.1:50051";
-  double timeout_seconds = 30;
+  absl::Duration timeout = absl::Seconds(30);
 
+  // Outlives the parsing.
   void AddTo(CLI::App* command);
   // Prints why when there is none.
   absl::StatusOr<client::Client> Connect() const;

@@ -90,6 +90,7 @@ class Replayer {
     absl::StatusOr<std::vector<uint32_t>> tokens = trace_.I32(Name("tokens"));
     if (!tokens.ok()) return tokens.status();
     tokens_ = *std::move(tokens);
+    if (tokens_.empty()) return absl::InvalidArgumentError(absl::StrCat(Name("tokens"), ": must hold a token"));
     absl::StatusOr<std::vector<float>> highway = trace_.F32(Name("highway_in"), tokens_.size());
     if (!highway.ok()) return highway.status();
     highway_ = *std::move(highway);
@@ -105,8 +106,21 @@ class Replayer {
       steps_ = *std::move(lengths);
     }
     if (steps_.empty()) steps_ = {static_cast<uint32_t>(tokens_.size())};
-    if (std::count(steps_.begin(), steps_.end(), 0u) > 0) return absl::InvalidArgumentError("a step of 0 tokens");
+    if (absl::Status s = CheckSteps(); !s.ok()) return s;
     stream_ = *client_->OpenStream();
+    return absl::OkStatus();
+  }
+
+  // Each listed step has tokens, is no longer than the trace and begins inside it.
+  absl::Status CheckSteps() const {
+    const std::string from = options_.steps.empty() ? Name("step_lengths") : "steps";
+    uint64_t begin = 0;
+    for (size_t i = 0; i < steps_.size(); begin += steps_[i++]) {
+      if (steps_[i] >= 1 && steps_[i] <= tokens_.size() && begin < tokens_.size()) continue;
+      return absl::InvalidArgumentError(
+          absl::StrCat(from, "[", i, "] ", steps_[i], ", from token ", begin, ": must have 1 to ", tokens_.size(),
+                       " tokens and begin before the end of ", Name("tokens"), ", ", tokens_.size()));
+    }
     return absl::OkStatus();
   }
 

@@ -16,7 +16,8 @@ namespace pleiad::cli {
 struct ReplayOptions {
   std::string prefix = {};                   // of the tensors' names
   std::optional<uint32_t> layer_index = {};  // zero-based; absent: the model's only PLE layer
-  // Tokens of each step; the last one repeats to the end of the trace. Empty: the trace's step_lengths, else one step.
+  // Tokens of each step, which begins inside the trace; the last one repeats to its end, where it is cut. Empty: the
+  // trace's step_lengths, else one step.
   std::vector<uint32_t> steps = {};
   double bound = 3e-3;  // of the relative L2 of outputs and conv rows; ids and embeddings are exact
   // Where half of a replay's steps are done, run a draft and rewind it, take a snapshot, release the sequence, and go
@@ -36,7 +37,7 @@ struct Comparison {
 
 // What was compared, in order. DELTA and HIGHWAY are each replayed on a sequence of their own; HIGHWAY is judged as
 // output minus input. InvalidArgument and NotFound for a trace without tokens, highway_in or anything expected, or of
-// another geometry, and for a disturbed replay of one step; else the server's refusal.
+// another geometry, for steps beyond its tokens, and for a disturbed replay of one step; else the server's refusal.
 absl::StatusOr<std::vector<Comparison>> Replay(client::Client* client, const Trace& trace,
                                                const ReplayOptions& options);
 

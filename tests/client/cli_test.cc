@@ -187,7 +187,12 @@ TEST_F(CliTest, StepsCutTheTraceAndTheLastOneRepeats) {
     ASSERT_TRUE(comparisons.ok()) << comparisons.status();
     EXPECT_TRUE(AllPassed(*comparisons));
   }
-  EXPECT_TRUE(absl::IsInvalidArgument(Replay(&client, trace, {.prefix = "x", .steps = {0}}).status()));
+  for (const std::vector<uint32_t>& steps : {std::vector<uint32_t>{0}, {1, 9999}, {61, 5}, {4294967295u}}) {
+    const absl::Status refused = Replay(&client, trace, {.prefix = "x", .steps = steps}).status();
+    EXPECT_TRUE(absl::IsInvalidArgument(refused));
+    EXPECT_THAT(refused.message(), HasSubstr(absl::StrCat("steps[", steps.size() - 1, "] ", steps.back())));
+    EXPECT_THAT(refused.message(), HasSubstr("must have 1 to 61 tokens and begin before the end of x.tokens, 61"));
+  }
   EXPECT_TRUE(absl::IsNotFound(Replay(&client, trace, {.prefix = "y"}).status()));
 }
 
@@ -299,6 +304,7 @@ TEST_F(CliTest, HealthAndInfoTellByTheirExitCode) {
   EXPECT_EQ(Run({"health", "--server", server.address(), "--service", "pleiad.live"}), kExitDisagrees);
   EXPECT_EQ(Run({"info", "--server", server.address()}), kExitOk);
   EXPECT_EQ(Run({"info", "--server", "unix:/nonexistent", "--timeout", "0.05"}), kExitFailed);
+  EXPECT_EQ(Run({"info", "--server", "unix:/nonexistent", "--timeout", "50ms"}), kExitFailed);
 }
 
 TEST_F(CliTest, BadFlagsAreExitCodeTwo) {
@@ -307,6 +313,12 @@ TEST_F(CliTest, BadFlagsAreExitCodeTwo) {
   EXPECT_EQ(Run({"run", "--trace", "x"}), kExitBadFlags);
   EXPECT_EQ(Run({"bench", "--steps", "0"}), kExitBadFlags);
   EXPECT_EQ(Run({"bench", "--beside", "3"}), kExitBadFlags);
+  for (const std::string timeout : {"2 parsecs", "0", "-1s", "inf", "nan"}) {
+    ::testing::internal::CaptureStderr();
+    EXPECT_EQ(Run({"health", "--timeout=" + timeout}), kExitBadFlags);
+    EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+                HasSubstr("--timeout: '" + timeout + "': must be a time above 0, as 30s, 500ms or 2 (seconds)"));
+  }
   std::ofstream(Path("c.toml")) << "unknown = 1\n";
   EXPECT_EQ(Run({"--config", Path("c.toml"), "health"}), kExitBadFlags);
   EXPECT_EQ(Run({"--help"}), kExitOk);
@@ -319,6 +331,8 @@ TEST_F(CliTest, FlagsGoBeforeTheEnvironmentAndThatBeforeTheFile) {
   setenv("PLEIAD_SERVER", "unix:/nonexistent", 1);
   EXPECT_EQ(Run({"--config", Path("c.toml"), "health"}), kExitFailed);
   EXPECT_EQ(Run({"--config", Path("c.toml"), "health", "--server", server.address()}), kExitOk);
+  setenv("PLEIAD_SERVER", "", 1);
+  EXPECT_EQ(Run({"--config", Path("c.toml"), "health"}), kExitOk) << "an empty one says nothing";
   unsetenv("PLEIAD_SERVER");
 }
 
