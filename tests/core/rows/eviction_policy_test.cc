@@ -114,7 +114,7 @@ TEST_P(EvictionPolicyTest, EmptiesEverySlotOnceAndThenNone) {
     ASSERT_TRUE(victim.has_value());
     EXPECT_TRUE(seen.insert(*victim).second) << *victim;
   }
-  uint32_t steps = 10000;
+  uint32_t steps = 1000000;
   EXPECT_EQ(policy->Evict(Any, &steps), std::nullopt);
 }
 
