@@ -6,6 +6,7 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 
 namespace pleiad {
 
@@ -50,6 +51,16 @@ constexpr Bf16 FloatToBf16(float value) {
   const uint32_t bits = std::bit_cast<uint32_t>(value);
   if ((bits & 0x7FFFFFFFu) > 0x7F800000u) return static_cast<Bf16>((bits >> 16) | 0x40u);
   return static_cast<Bf16>((bits + 0x7FFFu + ((bits >> 16) & 1u)) >> 16);
+}
+
+// Rows as files hold them, [count] FP32 little-endian of any alignment, each value rounded once to nearest even.
+inline void RoundToBf16(const std::byte* f32, size_t count, std::byte* bf16) {
+  for (size_t i = 0; i < count; ++i) {
+    float value;
+    std::memcpy(&value, f32 + i * sizeof(float), sizeof(value));
+    const Bf16 rounded = FloatToBf16(value);
+    std::memcpy(bf16 + i * sizeof(Bf16), &rounded, sizeof(rounded));
+  }
 }
 
 // E4M3 (FN): no infinities, S.1111.111 is NaN, subnormals are mantissa * 2^-9.

@@ -19,16 +19,6 @@ constexpr auto kPollInterval = std::chrono::milliseconds(200);
 
 uint64_t DiskBytes(const LoadChunk& chunk) { return chunk.rows * chunk.table->disk_row_bytes(); }
 
-// One rounding, nearest even.
-void RoundToBf16(const std::byte* f32, size_t count, std::byte* bf16) {
-  for (size_t i = 0; i < count; ++i) {
-    float value;
-    std::memcpy(&value, f32 + i * sizeof(float), sizeof(value));
-    const Bf16 rounded = FloatToBf16(value);
-    std::memcpy(bf16 + i * sizeof(Bf16), &rounded, sizeof(rounded));
-  }
-}
-
 // A chunk with its rows, once they are read.
 struct LoadedChunk {
   const LoadChunk* chunk = nullptr;

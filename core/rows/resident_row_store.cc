@@ -16,6 +16,7 @@ class ResidentPlan : public RowPlan {
   explicit ResidentPlan(std::vector<GatherIndex> gather) : gather_(std::move(gather)) {}
   absl::Span<const GatherIndex> gather() const override { return gather_; }
   bool Claim() override { return true; }
+  void Unclaim() override {}
   bool Held() const override { return true; }
 
  private:
@@ -54,6 +55,7 @@ class ResidentRowStore : public RowStore {
     RowStoreStats stats;
     stats.slots_idle = slots_;
     stats.read_bytes = bytes_read_;
+    stats.used_bytes = bytes_read_;
     for (const std::atomic<uint64_t>& hits : hits_) {
       stats.lookups.push_back({.hits = hits.load(std::memory_order_relaxed)});
     }

@@ -14,6 +14,7 @@
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
+#include "core/base/histogram.h"
 #include "core/base/plan.h"
 #include "core/base/strong_id.h"
 
@@ -48,8 +49,10 @@ class RowPlan {
   virtual ~RowPlan() = default;
   // [ids], valid from `done` with OK until the plan is destroyed.
   virtual absl::Span<const GatherIndex> gather() const = 0;
-  // For a prestage: claims it for a forward, after which it does not yield. False when it has yielded already.
+  // For a prestage: claims it for a forward, after which it does not yield, until a part of it is enqueued or the claim
+  // is given up. False when it has yielded already.
   virtual bool Claim() = 0;
+  virtual void Unclaim() = 0;
   // False once a prestage has yielded.
   virtual bool Held() const = 0;
 };
@@ -59,7 +62,12 @@ enum class ResolvePurpose { kStep, kPrestage };
 struct RowStoreStats {
   uint64_t slots_free = 0, slots_arriving = 0, slots_idle = 0, slots_held = 0;
   uint64_t evictions = 0, bypasses = 0;
-  uint64_t read_bytes = 0, read_errors = 0;
+  uint64_t read_bytes = 0, used_bytes = 0;  // read from the files; of them, bytes of rows asked for
+  uint64_t read_errors = 0;
+  uint64_t reads_in_flight = 0;
+  uint64_t staging_free = 0, staging_quarantined = 0;
+  uint64_t plans_waiting = 0;  // for staging
+  DurationHistogram read_seconds;
   std::vector<RowCounts> lookups;  // [layers]
 };
 
@@ -80,12 +88,16 @@ class RowStore {
 
   // Device thread, while it builds a batch: appends the fills that ids [first, first + count) of `plan` still need.
   virtual void AppendFills(RowPlan& plan, size_t first, size_t count, std::vector<Fill>& fills) = 0;
-  // Device thread, after Device::Run: the holds of ids [first, first + count) end with `ticket`.
+  // Device thread, after Device::Run of that batch: the holds of ids [first, first + count) end with `ticket`. With
+  // `count` 0 only the fills went out, and all holds stay.
   virtual void Enqueued(RowPlan& plan, size_t first, size_t count, Ticket ticket) = 0;
   // Completion thread: `ticket` and all before it are done; their staging rows return.
   virtual void Completed(Ticket ticket) = 0;
 
   virtual RowStoreStats stats() const = 0;
+
+  // The rows that are present, [layers], the latest named first. Empty where all rows always are.
+  virtual std::vector<std::vector<RowId>> CachedRows() const { return {}; }
 };
 
 }  // namespace pleiad

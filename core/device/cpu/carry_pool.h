@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "core/base/plan.h"
-#include "core/device/cpu/host_memory.h"
+#include "core/base/host_memory.h"
 
 namespace pleiad {
 

@@ -6,7 +6,7 @@
 
 #include "absl/status/statusor.h"
 #include "core/base/numeric.h"
-#include "core/device/cpu/host_memory.h"
+#include "core/base/host_memory.h"
 #include "core/model/geometry.h"
 #include "core/model/layer_weights.h"
 

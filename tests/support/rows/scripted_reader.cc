@@ -92,6 +92,16 @@ void ScriptedReader::Submit(absl::Span<const RowRead> reads, ResultFn on_results
   }
 }
 
+size_t ScriptedReader::submitted() {
+  MutexLock lock(&mutex_);
+  return ordinal_;
+}
+
+size_t ScriptedReader::withheld() {
+  MutexLock lock(&mutex_);
+  return held_.size() + never_.size();
+}
+
 void ScriptedReader::AwaitHeld(size_t count) {
   MutexLock lock(&mutex_);
   while (held_.size() + never_.size() < count) changed_.Wait(&mutex_);

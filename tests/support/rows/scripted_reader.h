@@ -31,6 +31,10 @@ class ScriptedReader : public RowReader {
   const RowReaderInfo& info() const override { return inner_->info(); }
   void Submit(absl::Span<const RowRead> reads, ResultFn on_results) override;
 
+  // Reads submitted so far.
+  size_t submitted();
+  // Of them, held or never answered.
+  size_t withheld();
   // Blocks until at least `count` reads are held or never answered.
   void AwaitHeld(size_t count);
   // Hands all held reads to the inner reader, one by one in `order`, each after the result of the one before.

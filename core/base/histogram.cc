@@ -1,4 +1,4 @@
-#include "core/engine/engine_stats.h"
+#include "core/base/histogram.h"
 
 namespace pleiad {
 

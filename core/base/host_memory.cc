@@ -1,4 +1,4 @@
-#include "core/device/cpu/host_memory.h"
+#include "core/base/host_memory.h"
 
 #include <sys/mman.h>
 
