@@ -103,6 +103,7 @@ int Main(int argc, const char* const* argv) {
   AddSnapshot(&app, &exit);
   AddRestore(&app, &exit);
   AddSynth(&app, &exit);
+  AddPlan(&app, &exit);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -41,6 +41,7 @@ void AddBench(CLI::App* app, int* exit);
 void AddSnapshot(CLI::App* app, int* exit);
 void AddRestore(CLI::App* app, int* exit);
 void AddSynth(CLI::App* app, int* exit);
+void AddPlan(CLI::App* app, int* exit);
 
 // Parses and runs a whole command line.
 int Main(int argc, const char* const* argv);

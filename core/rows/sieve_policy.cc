@@ -21,7 +21,6 @@ std::optional<uint32_t> SievePolicy::Evict(absl::FunctionRef<bool(uint32_t slot)
     --*steps;
     const uint32_t slot = hand_ == kNoSlot ? queue_.oldest() : hand_;
     if (uses_[slot] == 0 && evictable(slot)) {
-      hand_ = slot;
       Unlink(slot);
       return slot;
     }

@@ -12,11 +12,9 @@
 #include <cmath>
 #include <cstdio>
 #include <deque>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <random>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -25,6 +23,7 @@
 #include "core/model/hash_constants.h"
 #include "core/model/ngram_hasher.h"
 #include "core/rows/cache_simulator.h"
+#include "tests/bench/report.h"
 #include "tests/bench/text_corpus.h"
 
 namespace pleiad::testing {
@@ -100,18 +99,13 @@ NamedTrace TextTrace(std::string name, CorpusOptions options, const Settings& se
 
 class Report {
  public:
-  explicit Report(const Settings& settings) : settings_(settings) {
-    const std::string cores = std::to_string(std::thread::hardware_concurrency());
-    std::printf("%s, %s cores, commit %s, %u sequences, chunks of %u\n", Processor().c_str(), cores.c_str(),
-                PLEIAD_COMMIT, settings.sequences, settings.chunk);
-    json_["machine"] = Processor() + ", " + cores + " cores";
-    json_["commit"] = PLEIAD_COMMIT;
-    json_["settings"] = {{"lookups", settings.lookups},
-                         {"tokens", settings.tokens},
-                         {"chunk", settings.chunk},
-                         {"sequences", settings.sequences},
-                         {"steps", settings.steps}};
-  }
+  explicit Report(const Settings& settings)
+      : settings_(settings),
+        json_(bench::StartReport(bench::Machine(), {{"lookups", settings.lookups},
+                                                    {"tokens", settings.tokens},
+                                                    {"sequences", settings.sequences},
+                                                    {"chunk", settings.chunk},
+                                                    {"steps", settings.steps}})) {}
 
   void Run(const NamedTrace& named) {
     const CacheTrace& trace = named.trace;
@@ -154,7 +148,8 @@ class Report {
     }
   }
 
-  void Finish() {
+  // False when the file cannot be written.
+  bool Finish() {
     std::printf("\nshare of MIN's hit rate, mean and worst of all runs:");
     for (const PolicyKind kind : kPolicyKinds) {
       const std::vector<double>& shares = shares_[static_cast<size_t>(kind)];
@@ -165,18 +160,10 @@ class Report {
       json_["share_of_min"][Name(kind)] = {{"mean", mean}, {"worst", worst}};
     }
     std::printf("\n");
-    if (!settings_.json.empty()) std::ofstream(settings_.json) << json_.dump(2) << "\n";
+    return bench::WriteReport(json_, settings_.json);
   }
 
  private:
-  static std::string Processor() {
-    std::ifstream file("/proc/cpuinfo");
-    for (std::string line; std::getline(file, line);) {
-      if (line.rfind("model name", 0) == 0) return line.substr(line.find(':') + 2);
-    }
-    return "unknown processor";
-  }
-
   const Settings& settings_;
   nlohmann::json json_;
   std::vector<double> shares_[std::size(kPolicyKinds)];
@@ -193,8 +180,7 @@ int Main(const Settings& settings) {
   code.folders = {"/usr/include", "/usr/lib/python3", "/usr/lib/python3.11", "/usr/share/perl"};
   code.suffixes = {".h", ".hpp", ".hh", ".py", ".pm", ".pl"};
   report.Run(TextTrace("code", code, settings));
-  report.Finish();
-  return 0;
+  return report.Finish() ? 0 : 1;
 }
 
 }  // namespace

@@ -66,6 +66,28 @@ TEST(CacheSimulator, MinMissesAsFewAsCanBe) {
   }
 }
 
+// The same rule on a longer trace, by looking ahead for every cached row.
+TEST(CacheSimulator, MinEvictsTheRowNamedAgainLast) {
+  const std::vector<uint64_t> keys = RandomKeys(5, 3000, 400);
+  constexpr size_t kSlots = 50;
+  std::set<uint64_t> cached;
+  uint64_t hits = 0;
+  for (auto at = keys.begin(); at != keys.end(); ++at) {
+    hits += cached.count(*at);
+    cached.insert(*at);
+    if (cached.size() <= kSlots) continue;
+    cached.erase(*std::max_element(cached.begin(), cached.end(), [&](uint64_t a, uint64_t b) {
+      return std::find(at + 1, keys.end(), a) < std::find(at + 1, keys.end(), b);
+    }));
+  }
+  EXPECT_EQ(SimulateMin(kSlots, CacheTrace::Of(keys)).hits, hits);
+}
+
+TEST(CacheSimulator, AHitIsAUseOfTheRow) {
+  const CacheTrace trace = CacheTrace::Of({1, 2, 1, 3, 1});
+  for (const PolicyKind kind : kPolicyKinds) EXPECT_EQ(SimulatePolicy(kind, 2, trace).hits, 2u) << Name(kind);
+}
+
 TEST(CacheSimulator, NoPolicyBeatsMinAndEveryLookupIsCounted) {
   const CacheTrace trace = CacheTrace::Of(RandomKeys(3, 100000, 5000));
   for (const uint32_t slots : {0u, 1u, 50u, 500u, 5000u, 1000000u}) {
