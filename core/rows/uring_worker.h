@@ -2,8 +2,9 @@
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
-#include <functional>
+#include <cstdlib>
 #include <memory>
 #include <thread>
 #include <vector>
