@@ -24,7 +24,8 @@ absl::Status Check(const ServerFlags& flags, std::ostream& out) {
   }
   const Geometry& geometry = checkpoint->config().geometry;
   PLEIAD_ASSIGN_OR_RETURN(const ServiceLimits limits, ComputeLimits(flags, geometry.channels()));
-  PLEIAD_ASSIGN_OR_RETURN(const MemoryPlan plan, PlanMemory(*checkpoint, flags));
+  const uint64_t available = MemAvailable();
+  const absl::StatusOr<MemoryPlan> plan = PlanMemory(*checkpoint, flags, available);
 
   out << "model " << flags.model << ", id " << checkpoint->ModelId(weights) << "\n";
   for (const PleLayer& layer : checkpoint->layers()) {
@@ -35,11 +36,10 @@ absl::Status Check(const ServerFlags& flags, std::ostream& out) {
   for (const CheckpointFile& file : checkpoint->files()) {
     out << "  " << file.path << "  " << FormatSize(file.bytes) << "\n";
   }
-  const uint64_t available = MemAvailable();
-  out << "memory plan: " << Describe(plan) << "; available " << FormatSize(available) << "\n"
-      << "largest message: " << limits.max_message_bytes << " bytes (--max-tokens " << limits.max_tokens << ")\n";
-  PLEIAD_RETURN_IF_ERROR(DecideTable(flags.table, plan.arena, available).status());
-  out << "table: resident\n";
+  out << "largest message: " << limits.max_message_bytes << " bytes (--max-tokens " << limits.max_tokens << ")\n";
+  PLEIAD_RETURN_IF_ERROR(plan.status());
+  out << "memory plan: " << Describe(*plan) << "; available " << FormatSize(available) << "\n"
+      << "table: " << (plan->table == TableMode::kResident ? "resident" : "cached") << "\n";
   return absl::OkStatus();
 }
 

@@ -6,21 +6,22 @@
 
 #include "core/base/status_macros.h"
 #include "core/device/device.h"
+#include "core/rows/cached_row_store.h"
 #include "core/rows/pread_reader.h"
+#include "core/rows/row_reader_factory.h"
 #include "server/log.h"
-#include "server/memory_plan.h"
 #include "server/process_stats.h"
-#include "server/table_mode.h"
 
 namespace pleiad {
 namespace {
 
-DeviceOptions MakeDeviceOptions(const Checkpoint& checkpoint, const ServerFlags& flags, uint64_t slots) {
+DeviceOptions MakeDeviceOptions(const Checkpoint& checkpoint, const ServerFlags& flags, const MemoryPlan& plan) {
   DeviceOptions options;
   options.geometry = checkpoint.config().geometry;
   options.row_dtype = checkpoint.layers().front().table.arena_dtype();
   for (const PleLayer& layer : checkpoint.layers()) options.row_scales.push_back(layer.table.scale);
-  options.arena_slots = slots;
+  options.arena_slots = plan.slots;
+  options.staging_rows = plan.staging_rows;
   options.carries = flags.max_sequences * static_cast<uint32_t>(checkpoint.layers().size());
   options.rollback_tokens = flags.rollback_tokens;
   options.max_tokens = flags.max_tokens;
@@ -33,15 +34,55 @@ DeviceOptions MakeDeviceOptions(const Checkpoint& checkpoint, const ServerFlags&
 
 absl::StatusOr<ModelSummary> CheckpointLoader::Open() {
   PLEIAD_ASSIGN_OR_RETURN(checkpoint_, Checkpoint::Open({.dir = flags_.model, .eos_token_id = flags_.eos_token_id}));
-  PLEIAD_ASSIGN_OR_RETURN(const MemoryPlan plan, PlanMemory(*checkpoint_, flags_));
-  PLEIAD_RETURN_IF_ERROR(DecideTable(flags_.table, plan.arena, MemAvailable()).status());
+  PLEIAD_ASSIGN_OR_RETURN(plan_, PlanMemory(*checkpoint_, flags_, MemAvailable()));
   spdlog::info("checkpoint {}: {} PLE layer(s) in {} file(s); memory: {}", flags_.model, checkpoint_->layers().size(),
-               checkpoint_->files().size(), Describe(plan));
+               checkpoint_->files().size(), Describe(plan_));
   ModelSummary summary{.config = checkpoint_->config(), .layers = {}};
   for (const PleLayer& layer : checkpoint_->layers()) {
     summary.layers.push_back({.index = layer.index, .rows = layer.table.rows, .row_dtype = Name(layer.table.dtype)});
   }
   return summary;
+}
+
+absl::StatusOr<std::unique_ptr<RowStore>> CheckpointLoader::LoadResident(Device& device, const LoadHooks& hooks,
+                                                                         RowReaderInfo& info) {
+  const uint32_t threads = std::clamp(std::thread::hardware_concurrency(), 1u, 8u);
+  const std::unique_ptr<RowReader> reader = CreatePreadReader(checkpoint_->files(), threads);
+  info = reader->info();
+  ResidentLoadOptions options;
+  options.write_arena = [&device](Slot first, absl::Span<const std::byte> rows) {
+    return device.WriteArena(first, rows);
+  };
+  options.on_progress = hooks.on_progress;
+  options.cancelled = hooks.cancelled;
+  options.threads = threads;
+  return LoadResidentRowStore(*checkpoint_, *reader, options);
+}
+
+absl::StatusOr<std::unique_ptr<RowStore>> CheckpointLoader::MakeCached(Device& device, const LoadHooks& hooks,
+                                                                       RowReaderInfo& info) {
+  RowReaderOptions reader_options;
+  if (flags_.reader != "auto") {
+    reader_options.kind = flags_.reader == "pread" ? ReaderKind::kPread : ReaderKind::kIoUring;
+  }
+  if (flags_.direct != "auto") {
+    reader_options.direct = flags_.direct == "off" ? DirectMode::kOff : DirectMode::kRequire;
+  }
+  PLEIAD_ASSIGN_OR_RETURN(std::unique_ptr<RowReader> reader, CreateRowReader(checkpoint_->files(), reader_options));
+  info = reader->info();
+  spdlog::info("rows are read by {}: {}", info.name, info.detail);
+  const StagingView staging = device.staging();
+  CachedRowStoreOptions options;
+  options.slots = plan_.slots;
+  options.staging = {staging.data, staging.rows, staging.row_bytes};
+  options.read_timeout = flags_.read_timeout;
+  options.clock = clock_;
+  options.on_table_health = hooks.on_table_health;
+  std::vector<const TableLayout*> tables;
+  for (const PleLayer& layer : checkpoint_->layers()) tables.push_back(&layer.table);
+  std::vector<std::string> files;
+  for (const CheckpointFile& file : checkpoint_->files()) files.push_back(file.path);
+  return CreateCachedRowStore(tables, std::move(files), std::move(reader), std::move(options));
 }
 
 absl::StatusOr<LoadedModel> CheckpointLoader::Load(const LoadHooks& hooks) {
@@ -57,27 +98,20 @@ absl::StatusOr<LoadedModel> CheckpointLoader::Load(const LoadHooks& hooks) {
   }
   model.model_id = checkpoint_->ModelId(weights);
 
-  PLEIAD_ASSIGN_OR_RETURN(const uint64_t slots, ResidentSlots(*checkpoint_));
   PLEIAD_ASSIGN_OR_RETURN(std::unique_ptr<Device> device,
-                          CreateCpuDevice(MakeDeviceOptions(*checkpoint_, flags_, slots), std::move(weights)));
-  const uint32_t threads = std::clamp(std::thread::hardware_concurrency(), 1u, 8u);
-  const std::unique_ptr<RowReader> reader = CreatePreadReader(checkpoint_->files(), threads);
-  ResidentLoadOptions options;
-  options.write_arena = [&device](Slot first, absl::Span<const std::byte> rows) {
-    return device->WriteArena(first, rows);
-  };
-  options.on_progress = hooks.on_progress;
-  options.cancelled = hooks.cancelled;
-  options.threads = threads;
-  PLEIAD_ASSIGN_OR_RETURN(std::unique_ptr<RowStore> rows, LoadResidentRowStore(*checkpoint_, *reader, options));
-
+                          CreateCpuDevice(MakeDeviceOptions(*checkpoint_, flags_, plan_), std::move(weights)));
+  LoadedModel loaded;
+  std::unique_ptr<RowStore> rows;
+  if (plan_.table == TableMode::kResident) {
+    PLEIAD_ASSIGN_OR_RETURN(rows, LoadResident(*device, hooks, loaded.reader));
+  } else {
+    PLEIAD_ASSIGN_OR_RETURN(rows, MakeCached(*device, hooks, loaded.reader));
+  }
   const EngineOptions engine_options{.max_tokens = flags_.max_tokens,
                                      .max_sequences = flags_.max_sequences,
                                      .rollback_tokens = flags_.rollback_tokens,
                                      .sequence_ttl = flags_.sequence_ttl,
                                      .clock = clock_};
-  LoadedModel loaded;
-  loaded.reader = reader->info();
   PLEIAD_ASSIGN_OR_RETURN(loaded.engine,
                           Engine::Create(engine_options, std::move(model), std::move(rows), std::move(device)));
   return loaded;

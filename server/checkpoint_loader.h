@@ -1,11 +1,14 @@
-// A ModelLoader over a checkpoint folder: CPU device, pread reader, resident table.
+// A ModelLoader over a checkpoint folder: CPU device, resident or cached table.
 #pragma once
 
 #include <memory>
 
 #include "core/base/clock.h"
+#include "core/device/device.h"
 #include "core/model/checkpoint.h"
+#include "core/rows/row_store.h"
 #include "server/flags.h"
+#include "server/memory_plan.h"
 #include "server/model_loader.h"
 
 namespace pleiad {
@@ -22,9 +25,13 @@ class CheckpointLoader final : public ModelLoader {
   const Checkpoint& checkpoint() const { return *checkpoint_; }
 
  private:
+  absl::StatusOr<std::unique_ptr<RowStore>> LoadResident(Device& device, const LoadHooks& hooks, RowReaderInfo& info);
+  absl::StatusOr<std::unique_ptr<RowStore>> MakeCached(Device& device, const LoadHooks& hooks, RowReaderInfo& info);
+
   const ServerFlags flags_;
   Clock* const clock_;
   std::unique_ptr<Checkpoint> checkpoint_;
+  MemoryPlan plan_;  // after Open
 };
 
 }  // namespace pleiad

@@ -28,8 +28,6 @@ struct RawFlags {
   ServerFlags flags;
   std::string device = "auto";
   std::string table = "auto";
-  std::string reader = "auto";
-  std::string direct = "auto";
   std::string cache_bytes;
   std::string sequence_ttl = "10m";
   std::string drain_timeout = "30s";
@@ -51,11 +49,11 @@ void AddOptions(CLI::App& app, RawFlags& raw) {
       ->type_name("NAME")
       ->capture_default_str();
   app.add_option("--table", raw.table,
-                 "auto, resident or cached; auto is resident when the table fits in half of the free memory (cached is "
-                 "not built yet)")
+                 "auto, resident or cached; auto is resident when the table fits in half of the free memory")
       ->type_name("MODE")
       ->capture_default_str();
-  app.add_option("--cache-bytes", raw.cache_bytes, "Row cache of --table cached, bytes (not built yet)")
+  app.add_option("--cache-bytes", raw.cache_bytes,
+                 "Row cache of --table cached; 0: none [a quarter of the free memory]")
       ->type_name("SIZE");
   app.add_option("--max-tokens", flags.max_tokens, "Tokens of one request and of one batch")
       ->type_name("N")
@@ -76,15 +74,22 @@ void AddOptions(CLI::App& app, RawFlags& raw) {
   app.add_option("--drain-timeout", raw.drain_timeout, "Time from SIGTERM until the server stops at the latest")
       ->type_name("DURATION")
       ->capture_default_str();
-  app.add_option("--read-timeout", raw.read_timeout, "Longest wait for a row of --table cached (not built yet)")
+  app.add_option("--read-timeout", raw.read_timeout, "Longest wait for one row of --table cached")
       ->type_name("DURATION")
       ->capture_default_str();
-  app.add_option("--reader", raw.reader, "auto, io_uring or pread; auto is pread (io_uring is not built yet)")
+  app.add_option("--reader", flags.reader,
+                 "Reads rows of --table cached: auto, io_uring or pread; auto is io_uring where the system allows it")
       ->type_name("NAME")
+      ->check(CLI::IsMember({"auto", "io_uring", "pread"}))
       ->capture_default_str();
-  app.add_option("--direct", raw.direct, "auto, require or off; auto is off (direct reads are not built yet)")
+  app.add_option("--direct", flags.direct,
+                 "O_DIRECT, past the page cache, with io_uring: auto, require or off; auto is on where files allow it")
       ->type_name("MODE")
+      ->check(CLI::IsMember({"auto", "require", "off"}))
       ->capture_default_str();
+  app.add_option("--state-dir", flags.state_dir,
+                 "Folder where the ids of cached rows are kept from one run to the next [nowhere]")
+      ->type_name("DIR");
   app.add_option("--max-inflight-requests", flags.max_inflight_requests, "Requests in flight; half of them per stream")
       ->type_name("N")
       ->check(CLI::Range(1u, 1u << 24))
@@ -143,7 +148,8 @@ absl::Status AppendEnvironment(const CLI::App& app, const std::map<std::string, 
   }
   std::vector<std::string> added;
   for (const auto& [name, value] : environment) {
-    if (!absl::StartsWith(name, kEnvironmentPrefix)) continue;
+    // Empty is as unset.
+    if (!absl::StartsWith(name, kEnvironmentPrefix) || value.empty()) continue;
     const auto found = by_name.find(name);
     if (found == by_name.end()) {
       if (IsServiceLink(name) || IsOfTheClient(name)) continue;
@@ -172,20 +178,32 @@ absl::Status Unknown(absl::string_view flag, absl::string_view value, absl::stri
   return absl::InvalidArgumentError(absl::StrCat("--", flag, " '", value, "': must be ", rule));
 }
 
-absl::Status RefuseUnbuilt(const CLI::App& app, const RawFlags& raw) {
+absl::Status RefuseUnbuilt(const RawFlags& raw) {
   if (absl::StartsWith(raw.device, "cuda")) return NotBuilt("device", raw.device, "use --device cpu");
   if (raw.device != "auto" && raw.device != "cpu") return Unknown("device", raw.device, "auto, cpu or cuda[:N]");
-  if (raw.table == "cached") return NotBuilt("table", raw.table, "use --table resident");
-  if (raw.table != "auto" && raw.table != "resident") return Unknown("table", raw.table, "auto, resident or cached");
-  if (app.count("--cache-bytes") > 0) {
-    if (auto size = ParseSize(raw.cache_bytes); !size.ok()) return Unknown("cache-bytes", raw.cache_bytes, "a size");
-    return NotBuilt("cache-bytes", "", "it belongs to --table cached");
+  return absl::OkStatus();
+}
+
+absl::Status ReadTableFlags(const CLI::App& app, RawFlags& raw) {
+  ServerFlags& flags = raw.flags;
+  if (raw.table == "resident") {
+    flags.table = TableFlag::kResident;
+  } else if (raw.table == "cached") {
+    flags.table = TableFlag::kCached;
+  } else if (raw.table != "auto") {
+    return Unknown("table", raw.table, "auto, resident or cached");
   }
-  if (raw.reader == "io_uring") return NotBuilt("reader", raw.reader, "use --reader pread");
-  if (raw.reader != "auto" && raw.reader != "pread") return Unknown("reader", raw.reader, "auto, io_uring or pread");
-  if (raw.direct == "require") return NotBuilt("direct", raw.direct, "use --direct off");
-  if (raw.direct != "auto" && raw.direct != "off") return Unknown("direct", raw.direct, "auto, require or off");
-  if (app.count("--read-timeout") > 0) return NotBuilt("read-timeout", "", "it belongs to --table cached");
+  if (app.count("--cache-bytes") > 0) {
+    flags.cache_bytes = 0;
+    if (raw.cache_bytes != "0") {
+      auto size = ParseSize(raw.cache_bytes);
+      if (!size.ok()) return absl::InvalidArgumentError(absl::StrCat("--cache-bytes ", size.status().message()));
+      flags.cache_bytes = *size;
+    }
+  }
+  if (flags.reader == "pread" && flags.direct == "require") {
+    return absl::InvalidArgumentError("--direct require: the pread reader is always buffered; use --reader io_uring");
+  }
   return absl::OkStatus();
 }
 
@@ -199,10 +217,11 @@ absl::StatusOr<absl::Duration> ReadDuration(absl::string_view flag, const std::s
 }
 
 absl::StatusOr<ServerFlags> ReadFlags(const CLI::App& app, RawFlags& raw) {
-  PLEIAD_RETURN_IF_ERROR(RefuseUnbuilt(app, raw));
+  PLEIAD_RETURN_IF_ERROR(RefuseUnbuilt(raw));
   ServerFlags& flags = raw.flags;
   if (flags.model.empty()) return absl::InvalidArgumentError("--model: the checkpoint folder is required");
-  flags.table = raw.table == "resident" ? TableFlag::kResident : TableFlag::kAuto;
+  PLEIAD_RETURN_IF_ERROR(ReadTableFlags(app, raw));
+  PLEIAD_ASSIGN_OR_RETURN(flags.read_timeout, ReadDuration("read-timeout", raw.read_timeout, absl::Milliseconds(1)));
   PLEIAD_ASSIGN_OR_RETURN(flags.sequence_ttl, ReadDuration("sequence-ttl", raw.sequence_ttl, absl::Milliseconds(1)));
   PLEIAD_ASSIGN_OR_RETURN(flags.drain_timeout, ReadDuration("drain-timeout", raw.drain_timeout, absl::ZeroDuration()));
   if (app.count("--max-inflight-bytes") > 0) {

@@ -12,13 +12,18 @@
 
 namespace pleiad {
 
-enum class TableFlag : uint8_t { kAuto, kResident };
+enum class TableFlag : uint8_t { kAuto, kResident, kCached };
 
 struct ServerFlags {
   std::string model;                                   // checkpoint folder
   std::vector<std::string> listen{"127.0.0.1:50051"};  // HOST:PORT or unix:PATH
   std::string metrics_listen = "127.0.0.1:9464";       // HOST:PORT
   TableFlag table = TableFlag::kAuto;
+  std::optional<uint64_t> cache_bytes;  // arena of a cached table; absent: a quarter of the memory available
+  std::string reader = "auto";          // auto, io_uring or pread
+  std::string direct = "auto";          // auto, require or off
+  absl::Duration read_timeout = absl::Seconds(5);
+  std::string state_dir;       // what a next start finds; empty: nothing is kept
   uint32_t max_tokens = 8192;  // of one request and one batch
   uint32_t max_sequences = 1024;
   uint32_t rollback_tokens = 8;

@@ -87,10 +87,25 @@ class Watch final : public grpc::ServerWriteReactor<HealthCheckResponse>, public
 }  // namespace
 
 void Health::Set(Readiness readiness) {
-  std::vector<std::shared_ptr<HealthWatcher>> watchers;
   {
     MutexLock lock(&mutex_);
     readiness_ = readiness;
+  }
+  UpdateWatchers();
+}
+
+void Health::SetTable(TableHealth table) {
+  {
+    MutexLock lock(&mutex_);
+    table_ = table;
+  }
+  UpdateWatchers();
+}
+
+void Health::UpdateWatchers() {
+  std::vector<std::shared_ptr<HealthWatcher>> watchers;
+  {
+    MutexLock lock(&mutex_);
     for (const auto& [key, watcher] : watchers_) {
       if (auto live = watcher.lock()) watchers.push_back(std::move(live));
     }
@@ -100,7 +115,7 @@ void Health::Set(Readiness readiness) {
 
 bool Health::serving() const {
   MutexLock lock(&mutex_);
-  return readiness_ == Readiness::kServing;
+  return readiness_ == Readiness::kServing && table_ == TableHealth::kReadable;
 }
 
 Health::ServingStatus Health::Get(const std::string& name) const {

@@ -14,6 +14,7 @@
 namespace pleiad {
 
 enum class Readiness : uint8_t { kNotServing, kServing };
+enum class TableHealth : uint8_t { kReadable, kUnreadable };
 
 // Called with each new state, with no lock held.
 class HealthWatcher {
@@ -23,12 +24,13 @@ class HealthWatcher {
   virtual void End() = 0;
 };
 
-// Thread-safe. Not serving at first.
+// Thread-safe. Serving while it is ready and its table is readable; not ready at first.
 class Health {
  public:
   using ServingStatus = grpc::health::v1::HealthCheckResponse::ServingStatus;
 
   void Set(Readiness readiness);
+  void SetTable(TableHealth table);
   bool serving() const;
   // SERVICE_UNKNOWN for other names.
   ServingStatus Get(const std::string& name) const;
@@ -39,8 +41,12 @@ class Health {
   void EndWatches();
 
  private:
+  // Asks every watcher to look again.
+  void UpdateWatchers();
+
   mutable Mutex mutex_;
   Readiness readiness_ ABSL_GUARDED_BY(mutex_) = Readiness::kNotServing;
+  TableHealth table_ ABSL_GUARDED_BY(mutex_) = TableHealth::kReadable;
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;
   absl::flat_hash_map<const HealthWatcher*, std::weak_ptr<HealthWatcher>> watchers_ ABSL_GUARDED_BY(mutex_);
 };

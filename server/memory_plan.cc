@@ -1,19 +1,55 @@
 #include "server/memory_plan.h"
 
+#include <algorithm>
+#include <vector>
+
 #include "absl/strings/str_cat.h"
 #include "core/base/status_macros.h"
+#include "core/rows/cached_row_store.h"
 #include "core/rows/resident_row_store.h"
 #include "server/flag_values.h"
 
 namespace pleiad {
+namespace {
 
-absl::StatusOr<MemoryPlan> PlanMemory(const Checkpoint& checkpoint, const ServerFlags& flags) {
+void PlanCachedTable(const Checkpoint& checkpoint, const ServerFlags& flags, uint64_t available_bytes,
+                     MemoryPlan& plan) {
+  std::vector<const TableLayout*> tables;
+  uint64_t rows = 0;
+  for (const PleLayer& layer : checkpoint.layers()) {
+    tables.push_back(&layer.table);
+    rows += layer.table.rows;
+  }
+  const uint64_t row_bytes = tables.front()->arena_row_bytes();
+  const uint64_t asked = flags.cache_bytes.value_or(available_bytes / 4) / row_bytes;
+  plan.slots = static_cast<uint32_t>(std::min({asked, rows, uint64_t{kMaxSlots}}));
+  plan.staging_rows = 2 * flags.max_tokens * checkpoint.config().geometry.heads();
+  plan.arena = plan.slots * row_bytes;
+  plan.staging = plan.staging_rows * row_bytes;
+  if (tables.front()->disk_row_bytes() != row_bytes) {
+    plan.staging += uint64_t{plan.staging_rows} * tables.front()->disk_row_bytes();
+  }
+  plan.row_maps = CachedRowStoreBytes(tables, plan.slots, plan.staging_rows);
+}
+
+}  // namespace
+
+absl::StatusOr<MemoryPlan> PlanMemory(const Checkpoint& checkpoint, const ServerFlags& flags,
+                                      uint64_t available_bytes) {
   const Geometry& geometry = checkpoint.config().geometry;
   const uint64_t layers = checkpoint.layers().size();
   const uint64_t channels = geometry.channels();
-  PLEIAD_ASSIGN_OR_RETURN(const uint64_t slots, ResidentSlots(checkpoint));
   MemoryPlan plan;
-  plan.arena = slots * checkpoint.layers().front().table.arena_row_bytes();
+  uint64_t table_bytes = 0;
+  for (const PleLayer& layer : checkpoint.layers()) table_bytes += layer.table.rows * layer.table.arena_row_bytes();
+  PLEIAD_ASSIGN_OR_RETURN(plan.table, DecideTable(flags.table, table_bytes, available_bytes));
+  if (plan.table == TableMode::kResident) {
+    PLEIAD_ASSIGN_OR_RETURN(const uint64_t slots, ResidentSlots(checkpoint));
+    plan.slots = static_cast<uint32_t>(slots);
+    plan.arena = table_bytes;
+  } else {
+    PlanCachedTable(checkpoint, flags, available_bytes, plan);
+  }
   const uint64_t carry_rows = 2 * uint64_t{geometry.state_len()} + flags.rollback_tokens;  // ring and undo
   plan.carries = flags.max_sequences * layers * carry_rows * channels * sizeof(float);
   plan.weights =
@@ -23,13 +59,25 @@ absl::StatusOr<MemoryPlan> PlanMemory(const Checkpoint& checkpoint, const Server
   // Embeddings in BF16; keys, values and conv input in FP32.
   plan.scratch =
       flags.max_tokens * (sizeof(Bf16) * geometry.embed_dim + sizeof(float) * (2 * channels + geometry.hidden_size));
+  if (plan.total() > available_bytes) {
+    return absl::ResourceExhaustedError(absl::StrCat("memory: ", Describe(plan), "; ", FormatSize(available_bytes),
+                                                     " are available; lower --max-sequences, --max-tokens or ",
+                                                     "--cache-bytes (--table cached)"));
+  }
   return plan;
 }
 
 std::string Describe(const MemoryPlan& plan) {
-  return absl::StrCat("table ", FormatSize(plan.arena), ", carries ", FormatSize(plan.carries), ", weights ",
-                      FormatSize(plan.weights), ", scratch about ", FormatSize(plan.scratch), ", together ",
-                      FormatSize(plan.total()));
+  std::string text;
+  if (plan.table == TableMode::kResident) {
+    text = absl::StrCat("table ", FormatSize(plan.arena));
+  } else {
+    text =
+        absl::StrCat("row cache ", FormatSize(plan.arena), " (", plan.slots, " slots), staging ",
+                     FormatSize(plan.staging), " (", plan.staging_rows, " rows), row maps ", FormatSize(plan.row_maps));
+  }
+  return absl::StrCat(text, ", carries ", FormatSize(plan.carries), ", weights ", FormatSize(plan.weights),
+                      ", scratch about ", FormatSize(plan.scratch), ", together ", FormatSize(plan.total()));
 }
 
 }  // namespace pleiad

@@ -134,12 +134,16 @@ void AddRows(const MetricsSnapshot& snapshot, Families& out) {
   }
   out.Counter("pleiad_row_evictions_total", "Rows evicted from the arena", rows.evictions);
   out.Counter("pleiad_row_bypass_total", "Rows gathered from staging for want of a slot", rows.bypasses);
-  out.Counter("pleiad_row_read_bytes_total", "Bytes of rows read", rows.read_bytes);
+  out.Counter("pleiad_row_read_bytes_total", "Bytes read from the table's files", rows.read_bytes);
+  out.Counter("pleiad_row_used_bytes_total", "Of the bytes read, those of rows asked for", rows.used_bytes);
   out.Counter("pleiad_row_read_errors_total", "Row reads that failed", rows.read_errors);
-  // No row is read while serving from a resident table.
-  const DurationHistogram none;
-  out.Begin("pleiad_row_read_seconds", "Time of a row read", MetricType::Histogram);
-  out.AddHistogram(none.counts, none.sum_seconds, DurationHistogram::BoundSeconds);
+  out.Begin("pleiad_row_read_seconds", "Time of a row read while serving", MetricType::Histogram);
+  out.AddHistogram(rows.read_seconds.counts, rows.read_seconds.sum_seconds, DurationHistogram::BoundSeconds);
+  out.Gauge("pleiad_row_reads_in_flight", "Row reads under way", rows.reads_in_flight);
+  out.Gauge("pleiad_row_plans_waiting", "Steps whose rows wait for staging", rows.plans_waiting);
+  out.Gauge("pleiad_staging_free_rows", "Staging rows that nobody uses", rows.staging_free);
+  out.Gauge("pleiad_staging_quarantined_rows", "Staging rows of reads that timed out and have not ended",
+            rows.staging_quarantined);
   out.Begin("pleiad_arena_slots", "Slots of the arena", MetricType::Gauge);
   out.Add(rows.slots_free, {{"state", "free"}});
   out.Add(rows.slots_arriving, {{"state", "arriving"}});

@@ -28,6 +28,9 @@ struct ModelSummary {
 struct LoadHooks {
   // A few times a second at most, from one thread at a time.
   std::function<void(const LoadProgress&)> on_progress;
+  // The table of a cached row store became unreadable, or with OK readable again; until the engine is destroyed, on any
+  // thread, one at a time.
+  std::function<void(const absl::Status&)> on_table_health;
   // Polled; true ends the load with Cancelled.
   std::function<bool()> cancelled;
 };

@@ -1,8 +1,13 @@
 #include "server/server.h"
 
+#include <unistd.h>
+
+#include <cerrno>
 #include <cstdlib>
+#include <cstring>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "core/base/status_macros.h"
 #include "server/load_reporter.h"
 #include "server/log.h"
@@ -34,6 +39,10 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerFlags& flags, 
   std::vector<ListenAddress> addresses;
   for (const std::string& text : flags.listen) {
     PLEIAD_ASSIGN_OR_RETURN(addresses.emplace_back(), ParseListenAddress(text));
+  }
+  if (!flags.state_dir.empty() && ::access(flags.state_dir.c_str(), R_OK | W_OK | X_OK) != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--state-dir ", flags.state_dir, ": must be a folder to write to: ", std::strerror(errno)));
   }
   PLEIAD_ASSIGN_OR_RETURN(const ListenAddress metrics_address, ParseListenAddress(flags.metrics_listen));
   PLEIAD_ASSIGN_OR_RETURN(ModelSummary summary, deps.loader->Open());
@@ -74,6 +83,14 @@ absl::StatusOr<LoadedModel> Server::RunLoader() {
     }
     reporter.Report(progress);
   };
+  hooks.on_table_health = [this](const absl::Status& status) {
+    if (status.ok()) {
+      spdlog::info("the table is readable again");
+    } else {
+      spdlog::error("the table is unreadable, not serving: {}", status.ToString());
+    }
+    health_.SetTable(status.ok() ? TableHealth::kReadable : TableHealth::kUnreadable);
+  };
   hooks.cancelled = [this] { return cancel_load_.load(); };
   return loader_->Load(hooks);
 }
@@ -96,6 +113,11 @@ void Server::Publish(LoadedModel loaded) {
     device_lost_ = true;
     changed_.NotifyAll();
   });
+  if (!flags_.state_dir.empty() && std::string(engine_->table_mode()) == "cached") {
+    std::vector<uint64_t> table_rows;
+    for (const LayerSummary& layer : summary_.layers) table_rows.push_back(layer.rows);
+    warm_ = std::make_unique<WarmStart>(engine_.get(), flags_.state_dir, std::move(table_rows));
+  }
   state_.SetServing(engine_.get(), DescribeModel(*engine_));
   load_ratio_.store(1);
   spdlog::info("model {} loaded on {} ({}), table {}", engine_->model().model_id, engine_->device_info().name,
@@ -117,13 +139,15 @@ void Server::Publish(LoadedModel loaded) {
   }
   if (draining) {
     StartEngineDraining();
-  } else if (on_ready_) {
-    on_ready_(addresses());
+    return;
   }
+  if (warm_ != nullptr) warm_->Start();
+  if (on_ready_) on_ready_(addresses());
 }
 
 void Server::StartEngineDraining() {
   engine_->StartDraining();
+  if (warm_ != nullptr) warm_->Save();
   engine_->NotifyWhenIdle([this] {
     MutexLock lock(&mutex_);
     idle_ = true;
@@ -265,6 +289,7 @@ int Server::Stop(int exit_code) {
   state_.EndStreams();
   cancel_load_.store(true);
   loading_.join();
+  if (warm_ != nullptr) warm_->Stop();
   const uint64_t unanswered = engine_ != nullptr ? engine_->Stop() : 0;
   if (unanswered > 0 && exit_code == kExitDrained) exit_code = kExitUnanswered;
   health_.EndWatches();

@@ -18,6 +18,7 @@
 #include "server/metrics.h"
 #include "server/model_loader.h"
 #include "server/service_state.h"
+#include "server/warm_start.h"
 
 namespace pleiad {
 
@@ -82,8 +83,9 @@ class Server {
   const std::function<void()> hard_exit_;
   const ModelSummary summary_;
 
-  std::unique_ptr<Engine> engine_;  // written by the loading thread before loaded_ is set; then constant until Stop
-  Health health_;
+  Health health_;  // the row store tells it about the table until the engine is destroyed
+  std::unique_ptr<Engine> engine_;   // written by the loading thread before loaded_ is set; then constant until Stop
+  std::unique_ptr<WarmStart> warm_;  // as engine_; null without --state-dir or a cache
   ServiceState state_;
   std::unique_ptr<GrpcListeners> listeners_;
   std::unique_ptr<MetricsListener> metrics_;

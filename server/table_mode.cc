@@ -1,7 +1,5 @@
 #include "server/table_mode.h"
 
-#include <string>
-
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "server/flag_values.h"
@@ -9,17 +7,18 @@
 namespace pleiad {
 
 absl::StatusOr<TableMode> DecideTable(TableFlag flag, uint64_t table_bytes, uint64_t available_bytes) {
-  const std::string sizes = absl::StrCat("the table takes ", FormatSize(table_bytes), " of memory and ",
-                                         FormatSize(available_bytes), " are available");
-  if (flag == TableFlag::kResident) {
-    if (table_bytes <= available_bytes) return TableMode::kResident;
-    return absl::ResourceExhaustedError(absl::StrCat("--table resident: ", sizes, "; --table cached is not built yet"));
+  switch (flag) {
+    case TableFlag::kCached:
+      return TableMode::kCached;
+    case TableFlag::kAuto:
+      return table_bytes <= available_bytes / 2 ? TableMode::kResident : TableMode::kCached;
+    case TableFlag::kResident:
+      break;
   }
-  if (table_bytes <= available_bytes / 2) return TableMode::kResident;
-  return absl::ResourceExhaustedError(
-      absl::StrCat("--table auto: ", sizes,
-                   ": it must fit in half of that to be resident, and --table cached is "
-                   "not built yet (--table resident tries all the same)"));
+  if (table_bytes <= available_bytes) return TableMode::kResident;
+  return absl::ResourceExhaustedError(absl::StrCat("--table resident: the table takes ", FormatSize(table_bytes),
+                                                   " of memory and ", FormatSize(available_bytes),
+                                                   " are available; use --table cached"));
 }
 
 }  // namespace pleiad

@@ -191,6 +191,11 @@ class Engine {
   virtual void Release(SequenceId sequence, uint64_t epoch, std::function<void(ReleaseResult)> done) = 0;
   virtual void Lookup(LookupRequest request, std::function<void(LookupResult)> done) = 0;
 
+  // Brings rows into the row cache ahead of their use; at most max_tokens * heads of a layer at once.
+  virtual void Warm(LayerOrdinal layer, std::vector<RowId> rows, std::function<void(Outcome)> done) = 0;
+  // As RowStore::CachedRows.
+  virtual std::vector<std::vector<RowId>> CachedRows() const = 0;
+
   // New sequences are refused (Unavailable, kDraining) from now on.
   virtual void StartDraining() = 0;
   // Nothing open and nothing in flight.

@@ -228,6 +228,21 @@ void EngineImpl::Lookup(LookupRequest request, std::function<void(LookupResult)>
   Join(section, op);
 }
 
+void EngineImpl::Warm(LayerOrdinal layer, std::vector<RowId> rows, std::function<void(Outcome)> done) {
+  auto op = std::make_shared<LookupOp>();
+  op->kind = OpKind::kLookup;
+  op->layer = layer;
+  op->warm = std::move(rows);
+  op->done = [fn = std::move(done)](LookupResult result) { fn(std::move(result.outcome)); };
+  Section section(this);
+  Admit(op);
+  if (Outcome now = RefusedNow(); !now.ok()) {
+    Finish(section, op, std::move(now));
+    return;
+  }
+  Join(section, op);
+}
+
 void EngineImpl::Cancel(StepId step) {
   Section section(this);
   const auto it = live_.find(step.value());

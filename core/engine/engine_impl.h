@@ -43,6 +43,8 @@ class EngineImpl : public Engine {
                std::function<void(Outcome)> done) override;
   void Release(SequenceId sequence, uint64_t epoch, std::function<void(ReleaseResult)> done) override;
   void Lookup(LookupRequest request, std::function<void(LookupResult)> done) override;
+  void Warm(LayerOrdinal layer, std::vector<RowId> rows, std::function<void(Outcome)> done) override;
+  std::vector<std::vector<RowId>> CachedRows() const override { return rows_->CachedRows(); }
   void StartDraining() override;
   bool idle() const override;
   void NotifyWhenIdle(std::function<void()> fn) override;
@@ -114,6 +116,7 @@ class EngineImpl : public Engine {
   void ResolveStep(const std::shared_ptr<StepOp>& op);
   void ResolvePrestage(const std::shared_ptr<StepOp>& op);
   void ResolveLookup(const std::shared_ptr<LookupOp>& op);
+  void ResolveRows(const std::shared_ptr<LookupOp>& op, std::vector<RowId> ids);
   template <typename OpT>
   void PlanAnswered(const std::shared_ptr<OpT>& op, std::optional<ResolveResult> answer, size_t first_id);
   void Resolved(Section& section, const OpPtr& op, const Outcome& outcome) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -123,6 +126,7 @@ class EngineImpl : public Engine {
   void CompletionLoop();
   void TimerLoop();
   void RunBatch(std::vector<ReadyStep> steps);
+  void RunPrestage(OpPtr op);
   void RunCarryOp(const OpPtr& op);
   void Complete(InFlight work);
   void LoseDevice(Section& section, const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -136,8 +140,8 @@ class EngineImpl : public Engine {
   const EngineModel model_;
   Clock* const clock_;
   const uint32_t heads_;
-  const std::unique_ptr<RowStore> rows_;
   const std::unique_ptr<Device> device_;
+  const std::unique_ptr<RowStore> rows_;  // reads into the device's staging
 
   mutable Mutex mutex_;
   CondVar device_cv_;      // something for the device thread

@@ -214,6 +214,11 @@ void EngineImpl::Finish(Section& section, const OpPtr& op, Outcome outcome) {
     if (--follower->waits == 0) section.to_begin.push_back(follower);
   }
   keep->followers.clear();
+  if (keep->kind == OpKind::kStep && !outcome.ok()) {
+    for (SegmentWork& work : static_cast<StepOp&>(*keep).segments) {
+      if (work.prestaged) work.carry->prestage->plan->Unclaim();
+    }
+  }
   const absl::Time now = clock_->Now();
   for (Carry* carry : keep->carries) {
     if (keep->kind == OpKind::kStep && !outcome.ok()) carry->predecessor_failed = true;

@@ -1,6 +1,7 @@
 // Rows: hashing, resolving, and what happens when the row store has answered. Runs without the lock; an operation in
 // kResolving belongs to the thread that resolves it.
 #include <algorithm>
+#include <map>
 #include <type_traits>
 #include <utility>
 
@@ -17,10 +18,16 @@ Outcome Unreadable(const ResolveResult& answer, SegmentOf segment_of) {
   Outcome outcome;
   outcome.code = answer.status.code();
   outcome.message = std::string(answer.status.message());
+  std::map<uint32_t, const RowFailure*> first;  // of each segment
   for (const RowFailure& failure : answer.failures) {
+    const RowFailure*& known = first[segment_of(failure.id_index)];
+    if (known == nullptr || failure.id_index < known->id_index) known = &failure;
+  }
+  for (const auto& [segment, found] : first) {
+    const RowFailure& failure = *found;
     ErrorDetail detail;
     detail.reason = Reason::kTableUnreadable;
-    detail.segment = segment_of(failure.id_index);
+    detail.segment = segment;
     detail.field = "file";
     detail.value = absl::StrCat(failure.file, " at byte ", failure.offset);
     detail.limit = "unreadable";
@@ -104,6 +111,10 @@ void EngineImpl::ResolvePrestage(const std::shared_ptr<StepOp>& op) {
 }
 
 void EngineImpl::ResolveLookup(const std::shared_ptr<LookupOp>& op) {
+  if (!op->warm.empty()) {
+    ResolveRows(op, op->warm);
+    return;
+  }
   const NgramHasher& hasher = model_.hashers[op->layer.value()];
   const size_t context_len = hasher.context_len();
   std::vector<RowId> ids(op->request.token_ids.size() * heads_);
@@ -120,16 +131,21 @@ void EngineImpl::ResolveLookup(const std::shared_ptr<LookupOp>& op) {
   if (op->request.want_row_ids) {
     for (RowId id : ids) op->result.row_ids.push_back(id.value());
   }
-  const bool read = op->request.want_embeddings && !ids.empty();
-  if (read)
-    op->result.embeddings.resize(op->request.token_ids.size() * model_.config.geometry.embed_dim * sizeof(Bf16));
+  if (!op->request.want_embeddings) ids.clear();
+  op->result.embeddings.resize(ids.size() / heads_ * model_.config.geometry.embed_dim * sizeof(Bf16));
+  ResolveRows(op, std::move(ids));
+}
+
+void EngineImpl::ResolveRows(const std::shared_ptr<LookupOp>& op, std::vector<RowId> ids) {
+  const bool read = !ids.empty();
   {
     MutexLock lock(&mutex_);
     op->plans_pending = 1 + (read ? 1 : 0);
   }
   if (read) {
-    op->plan = rows_->Resolve(op->layer, std::move(ids), ResolvePurpose::kStep,
-                              [this, op](ResolveResult answer) { PlanAnswered(op, std::move(answer), 0); });
+    op->plan =
+        rows_->Resolve(op->layer, std::move(ids), op->warm.empty() ? ResolvePurpose::kStep : ResolvePurpose::kWarm,
+                       [this, op](ResolveResult answer) { PlanAnswered(op, std::move(answer), 0); });
   }
   PlanAnswered<LookupOp>(op, std::nullopt, 0);
 }
@@ -164,6 +180,7 @@ void EngineImpl::PlanAnswered(const std::shared_ptr<OpT>& op, std::optional<Reso
       op->result.stats.rows.hits += answer->counts.hits;
       op->result.stats.rows.misses += answer->counts.misses;
       op->result.stats.rows.joins += answer->counts.joins;
+      op->fills |= answer->counts.misses + answer->counts.joins > 0;
     }
   }
   --op->plans_pending;
@@ -190,11 +207,14 @@ void EngineImpl::Resolved(Section& section, const OpPtr& op, const Outcome& outc
     auto step = std::static_pointer_cast<StepOp>(op);
     step->result.stats.resolve = op->ready - op->begun;
     step->result.stats.queue = op->begun - op->arrived;
-    InstallPrestages(section, *step);
-    Finish(section, op, Outcome());
-    return;
-  }
-  if (op->kind == OpKind::kLookup) {
+    if (!step->fills) {
+      InstallPrestages(section, *step);
+      Finish(section, op, Outcome());
+      return;
+    }
+    ready.layer = step->layer;
+    ready.sharing = Sharing::kAlone;
+  } else if (op->kind == OpKind::kLookup) {
     auto lookup = std::static_pointer_cast<LookupOp>(op);
     if (lookup->plan == nullptr) {
       Finish(section, op, Outcome());

@@ -22,8 +22,8 @@ EngineImpl::EngineImpl(const EngineOptions& options, EngineModel model, std::uni
       model_(std::move(model)),
       clock_(options.clock != nullptr ? options.clock : Clock::Real()),
       heads_(model_.config.geometry.heads()),
-      rows_(std::move(rows)),
       device_(std::move(device)),
+      rows_(std::move(rows)),
       sequences_(options.max_sequences, static_cast<uint32_t>(model_.config.ple_layers.size()),
                  ShapeOf(model_, options)),
       batcher_(options.max_tokens) {
@@ -76,15 +76,21 @@ void EngineImpl::RunBatch(std::vector<ReadyStep> steps) {
   work.plan = std::make_unique<BatchPlan>();
   BatchPlan& plan = *work.plan;
   BatchRows rows;
+  if (steps.front().op->kind == OpKind::kPrestage) {
+    RunPrestage(std::move(steps.front().op));
+    return;
+  }
   if (steps.front().op->kind == OpKind::kLookup) {
     auto* lookup = static_cast<LookupOp*>(steps.front().op.get());
     const auto gather = lookup->plan->gather();
     plan.layer = lookup->layer;
-    plan.num_tokens = steps.front().num_tokens;
-    plan.gather.assign(gather.begin(), gather.end());
-    // A string of this size is allocated, so it is aligned for Bf16.
-    plan.embeddings = reinterpret_cast<Bf16*>(lookup->result.embeddings.data());
     rows.ranges.push_back({lookup->plan.get(), 0, gather.size()});
+    if (lookup->warm.empty()) {
+      plan.num_tokens = steps.front().num_tokens;
+      plan.gather.assign(gather.begin(), gather.end());
+      // A string of this size is allocated, so it is aligned for Bf16.
+      plan.embeddings = reinterpret_cast<Bf16*>(lookup->result.embeddings.data());
+    }
   } else {
     std::vector<StepOp*> ops;
     for (const ReadyStep& step : steps) ops.push_back(static_cast<StepOp*>(step.op.get()));
@@ -98,6 +104,29 @@ void EngineImpl::RunBatch(std::vector<ReadyStep> steps) {
     work.ticket = *ticket;
     for (const RowRange& range : rows.ranges) rows_->Enqueued(*range.plan, range.first, range.count, *ticket);
   }
+  MutexLock lock(&mutex_);
+  in_flight_.push_back(std::move(work));
+  completion_cv_.NotifyOne();
+}
+
+// Only the fills: its rows are in their slots before a forward comes, and its staging returns.
+void EngineImpl::RunPrestage(OpPtr op) {
+  auto* prestage = static_cast<StepOp*>(op.get());
+  InFlight work;
+  work.plan = std::make_unique<BatchPlan>();
+  work.plan->layer = prestage->layer;
+  for (const std::unique_ptr<RowPlan>& plan : prestage->plans) {
+    rows_->AppendFills(*plan, 0, plan->gather().size(), work.plan->fills);
+  }
+  if (!work.plan->fills.empty()) {
+    absl::StatusOr<Ticket> ticket = device_->Run(*work.plan);
+    work.status = ticket.status();
+    if (ticket.ok()) {
+      work.ticket = *ticket;
+      for (const std::unique_ptr<RowPlan>& plan : prestage->plans) rows_->Enqueued(*plan, 0, 0, *ticket);
+    }
+  }
+  work.ops.push_back(std::move(op));
   MutexLock lock(&mutex_);
   in_flight_.push_back(std::move(work));
   completion_cv_.NotifyOne();
@@ -186,6 +215,8 @@ void EngineImpl::Complete(InFlight work) {
       stats_.queue.Add(absl::ToDoubleSeconds(stats.queue));
       stats_.device.Add(absl::ToDoubleSeconds(stats.device));
       CommitStep(section, *step);
+    } else if (op->kind == OpKind::kPrestage) {
+      InstallPrestages(section, *static_cast<StepOp*>(op.get()));
     } else if (op->kind == OpKind::kRestore) {
       CommitRestore(section, *static_cast<RestoreOp*>(op.get()));
     }

@@ -28,7 +28,12 @@ void PlanBatch(absl::Span<StepOp* const> steps, const Geometry& geometry, uint32
       RowPlan* source = work.prestaged ? work.carry->prestage->plan.get() : step->plans.front().get();
       const auto gather = source->gather().subspan(work.first_row, tokens * heads);
       plan.gather.insert(plan.gather.end(), gather.begin(), gather.end());
-      rows.ranges.push_back({source, work.first_row, tokens * heads});
+      if (!rows.ranges.empty() && rows.ranges.back().plan == source &&
+          rows.ranges.back().first + rows.ranges.back().count == work.first_row) {
+        rows.ranges.back().count += tokens * heads;
+      } else {
+        rows.ranges.push_back({source, work.first_row, tokens * heads});
+      }
     }
     if (plan.num_tokens == part_first) continue;
     TensorPart part;

@@ -93,7 +93,7 @@ void CachedRowStoreImpl::EndNamed(const NamedArrival& named) {
 }
 
 void CachedRowStoreImpl::EndHolds(PlanState& plan) {
-  if (plan.purpose == ResolvePurpose::kStep) live_.erase(plan.number);
+  if (plan.purpose != ResolvePurpose::kPrestage) live_.erase(plan.number);
   for (const HeldSlot& held : plan.held) --slots_[held.slot].holds;
   plan.held.clear();
   for (const NamedArrival& named : plan.named) {
@@ -123,16 +123,13 @@ bool CachedRowStoreImpl::Claim(PlanState& plan) {
   return true;
 }
 
+// Called where no answer may be given; the timer thread serves those who wait.
 void CachedRowStoreImpl::Unclaim(PlanState& plan) {
-  Actions actions;
-  {
-    MutexLock lock(&mutex_);
-    if (!plan.claimed) return;
-    plan.claimed = false;
-    BecomeIdle(plan);
-    ServeQueue(actions);
-  }
-  Perform(std::move(actions));
+  MutexLock lock(&mutex_);
+  if (!plan.claimed) return;
+  plan.claimed = false;
+  BecomeIdle(plan);
+  if (!queue_.empty()) timer_cv_.NotifyOne();
 }
 
 bool CachedRowStoreImpl::Held(const PlanState& plan) const {
@@ -186,7 +183,7 @@ void CachedRowStoreImpl::Enqueued(RowPlan& plan, size_t first, size_t count, Tic
     filling_.clear();
     const size_t end = count == 0 ? state.enqueued : first + count;
     state.enqueued = end;
-    if (state.purpose == ResolvePurpose::kStep && end == state.ids.size()) live_.erase(state.number);
+    if (state.purpose != ResolvePurpose::kPrestage && end == state.ids.size()) live_.erase(state.number);
     while (!state.held.empty() && state.held.back().last_id < end) {
       --slots_[state.held.back().slot].holds;
       state.held.pop_back();

@@ -27,13 +27,15 @@ bool CachedRowStoreImpl::Attempt(PlanState& plan, Actions& actions) {
     UndoLookup(plan);
     return false;
   }
-  if (plan.purpose == ResolvePurpose::kStep) live_.insert(live_.end(), plan.number);
+  if (plan.purpose != ResolvePurpose::kPrestage) live_.insert(live_.end(), plan.number);
   HoldSlots(plan);
   PlaceMisses(plan);
-  RowCounts& total = stats_.lookups[plan.layer.value()];
-  total.hits += plan.result.counts.hits;
-  total.misses += plan.result.counts.misses;
-  total.joins += plan.result.counts.joins;
+  if (plan.purpose != ResolvePurpose::kWarm) {
+    RowCounts& total = stats_.lookups[plan.layer.value()];
+    total.hits += plan.result.counts.hits;
+    total.misses += plan.result.counts.misses;
+    total.joins += plan.result.counts.joins;
+  }
   for (const uint32_t arrival : fresh_) StartRead(arrival, actions);
   plan.phase = PlanPhase::kReading;
   if (plan.reads_pending == 0) Answer(plan, actions);
@@ -44,7 +46,7 @@ void CachedRowStoreImpl::Lookup(PlanState& plan) {
   RowMap& map = maps_[plan.layer.value()];
   const std::vector<RowId>& ids = plan.ids;
   const size_t count = ids.size();
-  const bool step = plan.purpose == ResolvePurpose::kStep;
+  const bool step = plan.purpose != ResolvePurpose::kPrestage;
   places_.resize(std::max(places_.size(), count));
   plan.gather.resize(count);
   // Those who wait for staging come first.
@@ -132,7 +134,7 @@ void CachedRowStoreImpl::HoldSlot(PlanState& plan, uint32_t slot, uint32_t last_
   SlotWord& word = slots_[slot];
   if (word.stamp == plan.number) return;
   word.stamp = plan.number;
-  if (plan.purpose == ResolvePurpose::kStep) return;
+  if (plan.purpose != ResolvePurpose::kPrestage) return;
   ++word.holds;
   plan.held.push_back({slot, last_id});
 }

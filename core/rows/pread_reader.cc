@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <deque>
 #include <thread>
 #include <utility>
@@ -46,8 +47,14 @@ class PreadReader : public RowReader {
 
   const RowReaderInfo& info() const override { return info_; }
 
+  RowReaderStats stats() const override {
+    const uint64_t bytes = bytes_read_.load(std::memory_order_relaxed);
+    return {.bytes_read = bytes, .bytes_used = bytes, .reads_in_flight = in_flight_.load(std::memory_order_relaxed)};
+  }
+
   void Submit(absl::Span<const RowRead> reads, ResultFn on_results) override {
     const auto shared_fn = std::make_shared<const ResultFn>(std::move(on_results));
+    in_flight_.fetch_add(reads.size(), std::memory_order_relaxed);
     bool queued = false;
     {
       MutexLock lock(&mutex_);
@@ -71,7 +78,8 @@ class PreadReader : public RowReader {
     std::shared_ptr<const ResultFn> on_results;
   };
 
-  static void Deliver(const Item& item, absl::Status status) {
+  void Deliver(const Item& item, absl::Status status) {
+    in_flight_.fetch_sub(1, std::memory_order_relaxed);
     const RowReadResult result{.id = item.read.id, .status = std::move(status)};
     (*item.on_results)(absl::MakeConstSpan(&result, 1));
   }
@@ -98,7 +106,9 @@ class PreadReader : public RowReader {
         size_t end = first;
         for (; end < taken.size() && taken[end].on_results == taken[first].on_results; ++end) {
           results.push_back({.id = taken[end].read.id, .status = Read(taken[end].read)});
+          if (results.back().status.ok()) bytes_read_.fetch_add(taken[end].read.bytes, std::memory_order_relaxed);
         }
+        in_flight_.fetch_sub(results.size(), std::memory_order_relaxed);
         (*taken[first].on_results)(results);
         results.clear();
         first = end;
@@ -118,6 +128,9 @@ class PreadReader : public RowReader {
   const std::vector<CheckpointFile>& files_;
   const uint32_t thread_count_;
   const RowReaderInfo info_;
+
+  std::atomic<uint64_t> bytes_read_{0};
+  std::atomic<uint64_t> in_flight_{0};
 
   Mutex mutex_;
   CondVar wake_;

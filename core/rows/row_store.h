@@ -52,12 +52,16 @@ class RowPlan {
   // For a prestage: claims it for a forward, after which it does not yield, until a part of it is enqueued or the claim
   // is given up. False when it has yielded already.
   virtual bool Claim() = 0;
-  virtual void Unclaim() = 0;
+  virtual void Unclaim() = 0;  // as Claim and Held, calls nobody back
   // False once a prestage has yielded.
   virtual bool Held() const = 0;
 };
 
-enum class ResolvePurpose { kStep, kPrestage };
+enum class ResolvePurpose {
+  kStep,
+  kPrestage,  // may be held for long, may yield
+  kWarm,      // as a step's, and not counted
+};
 
 struct RowStoreStats {
   uint64_t slots_free = 0, slots_arriving = 0, slots_idle = 0, slots_held = 0;

@@ -16,6 +16,7 @@ class HeldRows::Plan : public RowPlan {
 
   absl::Span<const GatherIndex> gather() const override { return inner_->gather(); }
   bool Claim() override { return inner_->Claim(); }
+  void Unclaim() override { inner_->Unclaim(); }
   bool Held() const override { return inner_->Held(); }
 
  private:

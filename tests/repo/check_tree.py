@@ -27,7 +27,7 @@ MAY_INCLUDE = {
 # Start-up, where the parts are made and put together: these files may name every layer of core.
 ASSEMBLY = {"server/main.cc", "server/check.cc"} | {
     f"server/{name}.{kind}"
-    for name in ("checkpoint_loader", "load_reporter", "memory_plan", "model_loader")
+    for name in ("checkpoint_loader", "load_reporter", "memory_plan", "model_loader", "warm_start")
     for kind in ("h", "cc")
 }
 
@@ -38,7 +38,7 @@ PACKAGES = {
     "spdlog": (r"spdlog/", ["server", "client/cli", "tests"]),
     "CLI11": (r"CLI/", ["server", "client/cli", "tests"]),
     "nlohmann-json": (r"nlohmann/", ["core/model", "server", "client/cli", "tests"]),
-    "zlib": (r"zlib\.h", ["core/model", "core/engine", "server", "client", "tests"]),
+    "zlib": (r"zlib\.h", ["core/rows", "core/model", "core/engine", "server", "client", "tests"]),
     "liburing": (r"liburing", ["core/rows", "tests"]),
     "oneDNN": (r"(oneapi/)?dnnl", ["core/device", "tests"]),
     "CUDA": (r"cuda|cublas|driver_types\.h", ["core/device/cuda", "tests/gpu", "tests/bench"]),

@@ -94,6 +94,13 @@ TEST(Flags, UnknownNamesAreRefusedEverywhere) {
   EXPECT_NE(Error({"--config", "/nonexistent.toml"}), "");
 }
 
+TEST(Flags, AnEmptyVariableIsAsUnset) {
+  const auto flags = Parse({}, {{"PLEIAD_MAX_TOKENS", ""}, {"PLEIAD_LISTEN", ""}});
+  ASSERT_TRUE(flags.ok()) << flags.status();
+  EXPECT_EQ(flags->max_tokens, 8192u);
+  EXPECT_EQ(flags->listen.size(), 1u);
+}
+
 TEST(Flags, TheClientsVariablesAreNoFlags) {
   EXPECT_TRUE(Parse({}, {{"PLEIAD_SERVER", "127.0.0.1:1"}, {"PLEIAD_TIMEOUT", "5"}}).ok());
 }
@@ -106,14 +113,25 @@ TEST(Flags, KubernetesServiceVariablesAreNoFlags) {
 }
 
 TEST(Flags, FeaturesThatAreNotBuiltAreRefusedByName) {
-  const std::vector<std::vector<std::string>> cases{
-      {"--table", "cached"},    {"--cache-bytes", "1GiB"}, {"--reader", "io_uring"}, {"--direct", "require"},
-      {"--read-timeout", "5s"}, {"--device", "cuda"},      {"--device", "cuda:1"}};
-  for (const auto& args : cases) {
+  for (const auto& args : std::vector<std::vector<std::string>>{{"--device", "cuda"}, {"--device", "cuda:1"}}) {
     const std::string error = Error(args);
     EXPECT_THAT(error, HasSubstr(args[0])) << args[1];
     EXPECT_THAT(error, HasSubstr("not built yet")) << args[1];
   }
+}
+
+TEST(Flags, TheTableAndItsReaderAreChosen) {
+  const auto flags = Parse({"--table", "cached", "--cache-bytes", "1GiB", "--reader", "io_uring", "--direct", "require",
+                            "--read-timeout", "250ms", "--state-dir", "/var/lib/pleiad"});
+  ASSERT_TRUE(flags.ok()) << flags.status();
+  EXPECT_EQ(flags->table, TableFlag::kCached);
+  EXPECT_EQ(flags->cache_bytes, uint64_t{1} << 30);
+  EXPECT_EQ(flags->reader, "io_uring");
+  EXPECT_EQ(flags->direct, "require");
+  EXPECT_EQ(flags->read_timeout, absl::Milliseconds(250));
+  EXPECT_EQ(flags->state_dir, "/var/lib/pleiad");
+  EXPECT_THAT(Error({"--reader", "pread", "--direct", "require"}), HasSubstr("--direct require"));
+  EXPECT_THAT(Error({"--read-timeout", "0s"}), HasSubstr("--read-timeout"));
   for (const auto& args : std::vector<std::vector<std::string>>{{"--table", "auto"},
                                                                 {"--table", "resident"},
                                                                 {"--reader", "pread"},

@@ -37,16 +37,17 @@ TEST(Limits, AMessageOf2GiBIsRefusedNamingTheFlag) {
 
 TEST(Table, AutoIsResidentUpToHalfOfTheFreeMemory) {
   EXPECT_EQ(DecideTable(TableFlag::kAuto, 50, 100).value(), TableMode::kResident);
-  const auto refused = DecideTable(TableFlag::kAuto, 51'000'000'000, 100'000'000'000);
-  EXPECT_EQ(refused.status().code(), absl::StatusCode::kResourceExhausted);
-  for (const char* text : {"51.0 GB", "100.0 GB", "cached", "not built"}) {
-    EXPECT_THAT(refused.status().message(), HasSubstr(text));
-  }
+  EXPECT_EQ(DecideTable(TableFlag::kAuto, 51, 100).value(), TableMode::kCached);
+  EXPECT_EQ(DecideTable(TableFlag::kCached, 50, 100).value(), TableMode::kCached);
 }
 
 TEST(Table, ResidentIsRefusedOnlyWhenItCannotFit) {
   EXPECT_EQ(DecideTable(TableFlag::kResident, 100, 100).value(), TableMode::kResident);
-  EXPECT_FALSE(DecideTable(TableFlag::kResident, 101, 100).ok());
+  const auto refused = DecideTable(TableFlag::kResident, 101'000'000'000, 100'000'000'000);
+  EXPECT_EQ(refused.status().code(), absl::StatusCode::kResourceExhausted);
+  for (const char* text : {"101.0 GB", "100.0 GB", "--table cached"}) {
+    EXPECT_THAT(refused.status().message(), HasSubstr(text));
+  }
 }
 
 }  // namespace

@@ -184,6 +184,7 @@ class FakeRowStore : public RowStore {
     }
     absl::Span<const GatherIndex> gather() const override { return gather_; }
     bool Claim() override { return Held(); }
+    void Unclaim() override {}
     bool Held() const override {
       MutexLock lock(&store_->mutex_);
       return purpose_ == ResolvePurpose::kStep || !store_->yielded_;

@@ -1,0 +1,42 @@
+// Keeps the ids of cached rows in --state-dir: read back in the background after a start, written at drain.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "core/engine/engine.h"
+#include "core/rows/warm_file.h"
+
+namespace pleiad {
+
+class WarmStart {
+ public:
+  // `engine` outlives this object and has a cached table; `table_rows` [layers].
+  WarmStart(Engine* engine, const std::string& state_dir, std::vector<uint64_t> table_rows);
+  // As Stop.
+  ~WarmStart();
+
+  // Reads the file and then its rows, few at a time so that steps get most of the disk. Returns at once. A file that is
+  // damaged or of another model is ignored with a line in the log.
+  void Start();
+  // Ends the reading and begins to write the file, with the rows that were still to be read. Without Start: nothing.
+  void Save();
+  // Waits for what Start or Save began; rows that are not read yet are given up.
+  void Stop();
+
+ private:
+  void Read();
+  void Write();
+
+  Engine* const engine_;
+  const std::string path_;
+  const std::vector<uint64_t> table_rows_;
+  WarmRows unread_;  // of the reading thread, then of the writing one
+  std::atomic<bool> stop_{false};
+  std::thread thread_;
+};
+
+}  // namespace pleiad
