@@ -81,6 +81,7 @@ CachedRowStoreImpl::CachedRowStoreImpl(absl::Span<const TableLayout* const> tabl
                                    : CreatePolicy(kDefaultPolicy, options_.slots)),
       staging_(options_.staging.rows),
       reader_(std::move(reader)) {
+  policy_->ShareUses(slots_.uses(), sizeof(SlotWord));
   stats_.lookups.resize(tables_.size());
   timer_ = std::thread([this] { TimerLoop(); });
 }
@@ -111,7 +112,7 @@ RowStoreStats CachedRowStoreImpl::stats() const {
   constexpr uint32_t kPart = 1 << 16;
   for (uint32_t begin = 0; begin < slots; begin += kPart) {
     MutexLock lock(&mutex_);
-    const uint64_t oldest_live = live_.empty() ? ~uint64_t{0} : *live_.begin();
+    const uint64_t oldest_live = live_.oldest();
     for (uint32_t slot = begin; slot < std::min(slots, begin + kPart); ++slot) {
       switch (static_cast<SlotState>(slots_[slot].state)) {
         case SlotState::kFree:

@@ -8,10 +8,10 @@
 #include <thread>
 #include <vector>
 
-#include "absl/container/btree_set.h"
 #include "absl/container/flat_hash_set.h"
 #include "core/base/mutex.h"
 #include "core/rows/cached_row_store.h"
+#include "core/rows/live_plans.h"
 #include "core/rows/slot_table.h"
 #include "core/rows/staging_pool.h"
 
@@ -48,6 +48,7 @@ struct PlanState : std::enable_shared_from_this<PlanState> {
   size_t enqueued = 0;          // ids of which the holds have ended
   ResolveResult result;
   bool claimed = false, yielded = false, destroyed = false;
+  bool over = false;                  // a step's, enqueued whole: answered, and nothing is left to end
   bool idle = false, queued = false;  // `place` is in idle_ or queue_
   std::list<PlanState*>::iterator place;
 };
@@ -141,7 +142,7 @@ class CachedRowStoreImpl : public RowStore {
   StagingPool staging_ ABSL_GUARDED_BY(mutex_);
   std::vector<uint32_t> filling_ ABSL_GUARDED_BY(mutex_);  // fills given out, ticket not known yet
   uint64_t last_number_ ABSL_GUARDED_BY(mutex_) = 0;
-  absl::btree_set<uint64_t> live_ ABSL_GUARDED_BY(mutex_);       // numbers of steps' plans that are not enqueued
+  LivePlans live_ ABSL_GUARDED_BY(mutex_);                       // of steps, not enqueued
   std::list<PlanState*> queue_ ABSL_GUARDED_BY(mutex_);          // waiting for staging
   std::list<PlanState*> idle_ ABSL_GUARDED_BY(mutex_);           // prestages that may yield, the oldest first
   std::vector<RowPlace> places_ ABSL_GUARDED_BY(mutex_);         // scratch of Lookup

@@ -37,15 +37,23 @@ std::unique_ptr<RowPlan> CachedRowStoreImpl::Resolve(LayerOrdinal layer, std::ve
   state->purpose = purpose;
   state->done = std::move(done);
   Actions actions;
+  bool hit = false;  // all of it, and nobody else is concerned
   {
     MutexLock lock(&mutex_);
     if (!Attempt(*state, actions)) {
       state->queued = true;
       state->place = queue_.insert(queue_.end(), state.get());
       ServeQueue(actions);
+    } else if (actions.reads.empty() && state->phase == PlanPhase::kAnswering) {
+      hit = true;
+      state->phase = PlanPhase::kAnswered;
     }
   }
-  Perform(std::move(actions));
+  if (hit) {
+    DoneFn(std::move(state->done))(std::move(state->result));
+  } else {
+    Perform(std::move(actions));
+  }
   return std::make_unique<CachedRowPlan>(this, std::move(state));
 }
 
@@ -93,8 +101,8 @@ void CachedRowStoreImpl::EndNamed(const NamedArrival& named) {
 }
 
 void CachedRowStoreImpl::EndHolds(PlanState& plan) {
-  if (plan.purpose != ResolvePurpose::kPrestage) live_.erase(plan.number);
-  for (const HeldSlot& held : plan.held) --slots_[held.slot].holds;
+  if (plan.purpose != ResolvePurpose::kPrestage) live_.End(plan.number);
+  for (const HeldSlot& held : plan.held) slots_[held.slot].EndHold();
   plan.held.clear();
   for (const NamedArrival& named : plan.named) {
     if (!Current(named)) continue;
@@ -138,6 +146,7 @@ bool CachedRowStoreImpl::Held(const PlanState& plan) const {
 }
 
 void CachedRowStoreImpl::Destroy(PlanState& plan) {
+  if (plan.over) return;
   Actions actions;
   {
     MutexLock lock(&mutex_);
@@ -158,6 +167,8 @@ void CachedRowStoreImpl::Destroy(PlanState& plan) {
 
 void CachedRowStoreImpl::AppendFills(RowPlan& plan, size_t first, size_t count, std::vector<Fill>& fills) {
   PlanState& state = StateOf(plan);
+  // What a step's plan names does not change any more.
+  if (state.purpose != ResolvePurpose::kPrestage && state.named.empty()) return;
   MutexLock lock(&mutex_);
   for (const NamedArrival& named : state.named) {
     if (named.last_id < first || named.first_id >= first + count || !Current(named)) continue;
@@ -183,9 +194,12 @@ void CachedRowStoreImpl::Enqueued(RowPlan& plan, size_t first, size_t count, Tic
     filling_.clear();
     const size_t end = count == 0 ? state.enqueued : first + count;
     state.enqueued = end;
-    if (state.purpose != ResolvePurpose::kPrestage && end == state.ids.size()) live_.erase(state.number);
+    if (state.purpose != ResolvePurpose::kPrestage && end == state.ids.size()) {
+      live_.End(state.number);
+      state.over = true;
+    }
     while (!state.held.empty() && state.held.back().last_id < end) {
-      --slots_[state.held.back().slot].holds;
+      slots_[state.held.back().slot].EndHold();
       state.held.pop_back();
     }
     std::erase_if(state.named, [&](const NamedArrival& named) ABSL_NO_THREAD_SAFETY_ANALYSIS {

@@ -1,6 +1,5 @@
 // How a plan finds its rows: look up, hold, place what misses.
 #include <algorithm>
-#include <limits>
 
 #include "core/rows/cached_row_store_impl.h"
 
@@ -13,6 +12,8 @@ constexpr size_t kBlock = 32;
 // Candidates looked at for victims: so many, and so many more for each miss.
 constexpr uint32_t kSweepBase = 64;
 constexpr uint32_t kSweepPerMiss = 4;
+
+uint64_t Stamp(const PlanState& plan) { return std::min(plan.number, SlotWord::kMaxStamp); }
 
 }  // namespace
 
@@ -27,7 +28,7 @@ bool CachedRowStoreImpl::Attempt(PlanState& plan, Actions& actions) {
     UndoLookup(plan);
     return false;
   }
-  if (plan.purpose != ResolvePurpose::kPrestage) live_.insert(live_.end(), plan.number);
+  if (plan.purpose != ResolvePurpose::kPrestage) live_.Begin(plan.number);
   HoldSlots(plan);
   PlaceMisses(plan);
   if (plan.purpose != ResolvePurpose::kWarm) {
@@ -49,6 +50,7 @@ void CachedRowStoreImpl::Lookup(PlanState& plan) {
   const bool step = plan.purpose != ResolvePurpose::kPrestage;
   places_.resize(std::max(places_.size(), count));
   plan.gather.resize(count);
+  const uint64_t stamp = Stamp(plan);
   // Those who wait for staging come first.
   const bool may_take = queue_.empty() || queue_.front() == &plan;
   uint64_t not_hit = 0;
@@ -60,14 +62,13 @@ void CachedRowStoreImpl::Lookup(PlanState& plan) {
         places_[i] = place;
         if (place.absent() || place.arriving()) continue;
         slots_.Prefetch(place.slot());
-        policy_->PrefetchTouch(place.slot());
       }
     }
     if (begin < 2 * kBlock) continue;
     for (size_t i = begin - 2 * kBlock; i < std::min(count, begin - kBlock); ++i) {
       RowPlace place = places_[i];
       if (!place.absent() && !place.arriving()) {
-        if (step) slots_[place.slot()].stamp = plan.number;
+        if (step) slots_[place.slot()].stamp = stamp;
         policy_->Touch(place.slot());
         plan.gather[i] = GatherIndex::OfSlot(Slot(place.slot()));
         continue;
@@ -132,10 +133,11 @@ void CachedRowStoreImpl::UndoLookup(PlanState& plan) {
 
 void CachedRowStoreImpl::HoldSlot(PlanState& plan, uint32_t slot, uint32_t last_id) {
   SlotWord& word = slots_[slot];
-  if (word.stamp == plan.number) return;
-  word.stamp = plan.number;
+  const uint64_t stamp = Stamp(plan);
+  if (word.stamp == stamp && stamp != SlotWord::kMaxStamp) return;
+  word.stamp = stamp;
   if (plan.purpose != ResolvePurpose::kPrestage) return;
-  ++word.holds;
+  word.Hold();
   plan.held.push_back({slot, last_id});
 }
 
@@ -179,13 +181,14 @@ void CachedRowStoreImpl::PlaceMisses(PlanState& plan) {
 
 bool CachedRowStoreImpl::Evictable(uint32_t slot, uint64_t oldest_live) const {
   const SlotWord& word = slots_[slot];
-  return word.state == static_cast<uint8_t>(SlotState::kPresent) && word.holds == 0 && word.stamp < oldest_live;
+  return word.state == static_cast<uint8_t>(SlotState::kPresent) && word.holds == 0 && word.stamp < oldest_live &&
+         word.stamp != SlotWord::kMaxStamp;
 }
 
 uint32_t CachedRowStoreImpl::TakeSlot(uint32_t* steps) {
   if (const std::optional<uint32_t> free = slots_.TakeFree()) return *free;
   if (*steps == 0 || slots_.size() == 0) return kNone;
-  const uint64_t oldest_live = live_.empty() ? std::numeric_limits<uint64_t>::max() : *live_.begin();
+  const uint64_t oldest_live = live_.oldest();
   const std::optional<uint32_t> victim =
       policy_->Evict([&](uint32_t slot) ABSL_NO_THREAD_SAFETY_ANALYSIS { return Evictable(slot, oldest_live); }, steps);
   if (!victim) return kNone;

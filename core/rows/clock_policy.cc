@@ -7,7 +7,7 @@ void ClockPolicy::Inserted(uint32_t slot, uint64_t) { uses_[slot] = 0; }
 void ClockPolicy::Removed(uint32_t slot) { uses_[slot] = kVacant; }
 
 std::optional<uint32_t> ClockPolicy::Evict(absl::FunctionRef<bool(uint32_t slot)> evictable, uint32_t* steps) {
-  const uint32_t slots = static_cast<uint32_t>(uses_.size());
+  const uint32_t slots = uses_.size();
   if (slots == 0) return std::nullopt;
   while (*steps > 0) {
     --*steps;

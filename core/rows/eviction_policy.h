@@ -2,6 +2,7 @@
 // policy. Slots are [0, slots); each is vacant or occupied. All memory is taken at construction.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -12,6 +13,33 @@
 #include "absl/strings/string_view.h"
 
 namespace pleiad {
+
+// One byte a slot, its own or somewhere in the words of its owner.
+class UseCounts {
+ public:
+  UseCounts(uint32_t slots, uint8_t initial) : slots_(slots), initial_(initial), own_(slots, initial) {
+    base_ = own_.data();
+  }
+  UseCounts(const UseCounts&) = delete;
+  UseCounts& operator=(const UseCounts&) = delete;
+
+  uint32_t size() const { return slots_; }
+  uint8_t& operator[](uint32_t slot) { return base_[size_t{slot} * stride_]; }
+  const uint8_t* at(uint32_t slot) const { return base_ + size_t{slot} * stride_; }
+  void MoveTo(uint8_t* base, size_t stride) {
+    base_ = base;
+    stride_ = stride;
+    for (uint32_t slot = 0; slot < slots_; ++slot) (*this)[slot] = initial_;
+    own_ = {};
+  }
+
+ private:
+  const uint32_t slots_;
+  const uint8_t initial_;
+  std::vector<uint8_t> own_;
+  uint8_t* base_ = nullptr;
+  size_t stride_ = 1;
+};
 
 class EvictionPolicy {
  public:
@@ -29,7 +57,9 @@ class EvictionPolicy {
     uint8_t& uses = uses_[slot];
     if (uses < kMaxUses) ++uses;
   }
-  void PrefetchTouch(uint32_t slot) const { __builtin_prefetch(uses_.data() + slot, 1); }
+  // Keeps the counts of uses at `base`, one in every `stride` bytes, where the caller's hot path is anyway. Before the
+  // first Inserted; the bytes outlive the policy.
+  void ShareUses(uint8_t* base, size_t stride) { uses_.MoveTo(base, stride); }
 
   // `key`, (layer, row) packed by the caller, has come into `slot`, which was vacant. Its first use is this one.
   virtual void Inserted(uint32_t slot, uint64_t key) = 0;
@@ -48,7 +78,7 @@ class EvictionPolicy {
 
   explicit EvictionPolicy(uint32_t slots) : uses_(slots, kVacant) {}
 
-  std::vector<uint8_t> uses_;
+  UseCounts uses_;
 };
 
 enum class PolicyKind : uint8_t { kClock, kS3Fifo, kSieve };

@@ -1,6 +1,7 @@
 // What the host knows of each slot of the arena, one word a slot. The caller serialises.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <vector>
@@ -15,13 +16,27 @@ enum class SlotState : uint8_t { kFree, kArriving, kPresent };
 
 // `stamp` is the number of the plan that last named the slot. Plans of steps hold what they name by that stamp alone:
 // while the oldest of them that is not enqueued has a number <= stamp, the slot stays, and ending a plan touches no
-// slot. `holds` counts prestages, which may live long.
+// slot. `holds` counts prestages, which may live long. Both stick at their greatest value: the slot is held for ever
+// then. `uses` is the policy's.
 struct SlotWord {
-  uint64_t stamp : 44;
-  uint64_t holds : 18;
+  uint64_t stamp : 42;
+  uint64_t holds : 12;
   uint64_t state : 2;
+  uint64_t uses : 8;
+
+  static constexpr uint64_t kMaxStamp = (uint64_t{1} << 42) - 1;
+  static constexpr uint64_t kMaxHolds = (uint64_t{1} << 12) - 1;
+
+  void Hold() {
+    if (holds < kMaxHolds) holds = holds + 1;
+  }
+  void EndHold() {
+    if (holds < kMaxHolds) holds = holds - 1;
+  }
 };
 static_assert(sizeof(SlotWord) == sizeof(uint64_t));
+// Of SlotWord::uses, on a little-endian machine.
+inline constexpr size_t kUsesByte = 7;
 
 class SlotTable {
  public:
@@ -36,6 +51,7 @@ class SlotTable {
   uint32_t size() const { return slots_; }
   SlotWord& operator[](uint32_t slot) { return words_.As<SlotWord>()[slot]; }
   const SlotWord& operator[](uint32_t slot) const { return words_.As<SlotWord>()[slot]; }
+  uint8_t* uses() { return words_.As<uint8_t>() + kUsesByte; }
   void Prefetch(uint32_t slot) const { __builtin_prefetch(words_.As<SlotWord>() + slot, 1); }
   // Layer and row of a slot that is not free; see RowKey.
   uint64_t& key(uint32_t slot) { return keys_.As<uint64_t>()[slot]; }

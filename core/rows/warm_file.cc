@@ -76,14 +76,18 @@ absl::Status SaveWarmRows(const std::string& path, const std::string& model_id, 
   const std::string temporary = absl::StrCat(path, ".new");
   UniqueFd fd(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
   if (!fd.valid()) return Failed("open", temporary);
+  const auto give_up = [&temporary](absl::Status status) {
+    ::unlink(temporary.c_str());
+    return status;
+  };
   for (absl::string_view left = out; !left.empty();) {
     const ssize_t written = ::write(fd.get(), left.data(), left.size());
     if (written < 0 && errno == EINTR) continue;
-    if (written < 0) return Failed("write", temporary);
+    if (written < 0) return give_up(Failed("write", temporary));
     left.remove_prefix(static_cast<size_t>(written));
   }
-  if (::fsync(fd.get()) != 0) return Failed("sync", temporary);
-  if (::rename(temporary.c_str(), path.c_str()) != 0) return Failed("rename to", path);
+  if (::fsync(fd.get()) != 0) return give_up(Failed("sync", temporary));
+  if (::rename(temporary.c_str(), path.c_str()) != 0) return give_up(Failed("rename to", path));
   const std::string folder = std::filesystem::path(path).parent_path().string();
   const UniqueFd dir(::open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!dir.valid() || ::fsync(dir.get()) != 0) return Failed("sync", folder);

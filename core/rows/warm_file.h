@@ -15,7 +15,8 @@ namespace pleiad {
 // The rows of each layer, [layers], in the order to read them back.
 using WarmRows = std::vector<std::vector<RowId>>;
 
-// Replaces `path` as a whole or not at all: a temporary name beside it, mode 0600, synced to the disk, then renamed.
+// Replaces `path` as a whole or not at all: a temporary name beside it, mode 0600, synced to the disk, then renamed;
+// removed when that fails.
 // `model_id` names the model whose rows they are. Blocks. Unavailable naming the path and the reason.
 absl::Status SaveWarmRows(const std::string& path, const std::string& model_id, const WarmRows& rows);
 
