@@ -104,6 +104,7 @@ int Main(int argc, const char* const* argv) {
   AddRestore(&app, &exit);
   AddSynth(&app, &exit);
   AddPlan(&app, &exit);
+  AddWarm(&app, &exit);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -42,6 +42,7 @@ void AddSnapshot(CLI::App* app, int* exit);
 void AddRestore(CLI::App* app, int* exit);
 void AddSynth(CLI::App* app, int* exit);
 void AddPlan(CLI::App* app, int* exit);
+void AddWarm(CLI::App* app, int* exit);
 
 // Parses and runs a whole command line.
 int Main(int argc, const char* const* argv);
