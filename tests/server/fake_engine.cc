@@ -249,6 +249,38 @@ void FakeEngine::Lookup(LookupRequest request, std::function<void(LookupResult)>
   done(std::move(result));
 }
 
+void FakeEngine::Warm(LayerOrdinal, std::vector<RowId> rows, std::function<void(Outcome)> done) {
+  Outcome outcome;
+  {
+    MutexLock lock(&mutex_);
+    if (warms_.size() >= warms_fail_from_) outcome = Stopped();
+    warms_.push_back(std::move(rows));
+    changed_.NotifyAll();
+  }
+  done(std::move(outcome));
+}
+
+std::vector<std::vector<RowId>> FakeEngine::CachedRows() const {
+  MutexLock lock(&mutex_);
+  return cached_rows_;
+}
+
+std::vector<std::vector<RowId>> FakeEngine::WaitForWarms(size_t count) {
+  MutexLock lock(&mutex_);
+  while (warms_.size() < count) changed_.Wait(&mutex_);
+  return warms_;
+}
+
+void FakeEngine::FailWarmsFrom(size_t first) {
+  MutexLock lock(&mutex_);
+  warms_fail_from_ = first;
+}
+
+void FakeEngine::SetCachedRows(std::vector<std::vector<RowId>> rows) {
+  MutexLock lock(&mutex_);
+  cached_rows_ = std::move(rows);
+}
+
 void FakeEngine::StartDraining() {
   MutexLock lock(&mutex_);
   draining_ = true;

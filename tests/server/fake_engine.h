@@ -46,6 +46,11 @@ class FakeEngine final : public Engine {
   void BlockStop();
   void UnblockStop();
   void WaitForStop();
+  // The rows of each Warm, once there are `count` calls.
+  std::vector<std::vector<RowId>> WaitForWarms(size_t count);
+  // Warms from the `first`th on, counted from 0, are answered Unavailable.
+  void FailWarmsFrom(size_t first);
+  void SetCachedRows(std::vector<std::vector<RowId>> rows);
   uint64_t submitted() const;
   bool draining() const;
   // Of the last step submitted; data pointers are not to be followed.
@@ -64,6 +69,8 @@ class FakeEngine final : public Engine {
                std::function<void(Outcome)> done) override;
   void Release(SequenceId sequence, uint64_t epoch, std::function<void(ReleaseResult)> done) override;
   void Lookup(LookupRequest request, std::function<void(LookupResult)> done) override;
+  void Warm(LayerOrdinal layer, std::vector<RowId> rows, std::function<void(Outcome)> done) override;
+  std::vector<std::vector<RowId>> CachedRows() const override;
   void StartDraining() override;
   bool idle() const override;
   void NotifyWhenIdle(std::function<void()> fn) override;
@@ -84,6 +91,9 @@ class FakeEngine final : public Engine {
   std::optional<StepRequest> last_ ABSL_GUARDED_BY(mutex_);
   uint64_t submitted_ ABSL_GUARDED_BY(mutex_) = 0;
   size_t cancels_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::vector<std::vector<RowId>> warms_ ABSL_GUARDED_BY(mutex_);
+  size_t warms_fail_from_ ABSL_GUARDED_BY(mutex_) = ~size_t{0};
+  std::vector<std::vector<RowId>> cached_rows_ ABSL_GUARDED_BY(mutex_);
   bool draining_ ABSL_GUARDED_BY(mutex_) = false;
   bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
   bool stop_blocked_ ABSL_GUARDED_BY(mutex_) = false;
