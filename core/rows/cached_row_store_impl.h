@@ -84,8 +84,9 @@ class CachedRowStoreImpl : public RowStore {
   void Destroy(PlanState& plan);
 
  private:
-  // Resolving: cached_row_store_resolve.cc. Names what the plan needs, or nothing and false when staging is short.
-  bool Attempt(PlanState& plan, Actions& actions) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Resolving: cached_row_store_resolve.cc. Names what the plan needs, or nothing when staging is short.
+  enum class Found : uint8_t { kShort, kReading, kAll };
+  Found Attempt(PlanState& plan, Actions& actions) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Fills plan.gather, plan.named and the scratch of the attempt.
   void Lookup(PlanState& plan) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void NameArrival(PlanState& plan, uint32_t id, uint32_t arrival) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -37,19 +37,20 @@ std::unique_ptr<RowPlan> CachedRowStoreImpl::Resolve(LayerOrdinal layer, std::ve
   state->purpose = purpose;
   state->done = std::move(done);
   Actions actions;
-  bool hit = false;  // all of it, and nobody else is concerned
+  Found found;
   {
     MutexLock lock(&mutex_);
-    if (!Attempt(*state, actions)) {
+    found = Attempt(*state, actions);
+    if (found == Found::kShort) {
       state->queued = true;
       state->place = queue_.insert(queue_.end(), state.get());
       ServeQueue(actions);
-    } else if (actions.reads.empty() && state->phase == PlanPhase::kAnswering) {
-      hit = true;
+    } else if (found == Found::kAll) {
       state->phase = PlanPhase::kAnswered;
+      if (purpose == ResolvePurpose::kPrestage) BecomeIdle(*state);
     }
   }
-  if (hit) {
+  if (found == Found::kAll) {
     DoneFn(std::move(state->done))(std::move(state->result));
   } else {
     Perform(std::move(actions));

@@ -17,16 +17,16 @@ uint64_t Stamp(const PlanState& plan) { return std::min(plan.number, SlotWord::k
 
 }  // namespace
 
-bool CachedRowStoreImpl::Attempt(PlanState& plan, Actions& actions) {
+CachedRowStoreImpl::Found CachedRowStoreImpl::Attempt(PlanState& plan, Actions& actions) {
   plan.number = ++last_number_;
   fresh_.clear();
   arriving_ids_.clear();
-  short_.clear();
+  if (!short_.empty()) short_.clear();
   Lookup(plan);
   if (!short_.empty()) {
     plan.staging_wanted = static_cast<uint32_t>(short_.size() + fresh_.size());
     UndoLookup(plan);
-    return false;
+    return Found::kShort;
   }
   if (plan.purpose != ResolvePurpose::kPrestage) live_.Begin(plan.number);
   HoldSlots(plan);
@@ -39,8 +39,7 @@ bool CachedRowStoreImpl::Attempt(PlanState& plan, Actions& actions) {
   }
   for (const uint32_t arrival : fresh_) StartRead(arrival, actions);
   plan.phase = PlanPhase::kReading;
-  if (plan.reads_pending == 0) Answer(plan, actions);
-  return true;
+  return plan.reads_pending == 0 ? Found::kAll : Found::kReading;
 }
 
 void CachedRowStoreImpl::Lookup(PlanState& plan) {
@@ -214,12 +213,13 @@ void CachedRowStoreImpl::ServeQueue(Actions& actions) {
     const uint32_t wanted = std::min(plan.staging_wanted, most);
     YieldFor(wanted);
     if (staging_.free() < wanted && staging_.busy() > 0) return;
-    if (!Attempt(plan, actions)) {
+    const Found found = Attempt(plan, actions);
+    if (found == Found::kShort) {
       if (staging_.busy() > 0) continue;
       plan.result.status = absl::DeadlineExceededError(
           "staging: too many of its rows are quarantined by reads that never ended (--read-timeout)");
-      Answer(plan, actions);
     }
+    if (found != Found::kReading) Answer(plan, actions);
     queue_.pop_front();
     plan.queued = false;
   }
