@@ -204,7 +204,11 @@ MetricsSnapshot Server::Snapshot() const {
   }
   snapshot.ready = health_.serving();
   snapshot.load_ratio = load_ratio_.load();
-  if (const Engine* engine = state_.engine()) snapshot.engine = engine->stats();
+  {
+    MutexLock lock(&stats_mutex_);
+    const Engine* const engine = engine_gone_ ? nullptr : state_.engine();
+    if (engine != nullptr) snapshot.engine = engine->stats();
+  }
   snapshot.rpcs = &state_.counters;
   snapshot.process = ReadProcessStats();
   return snapshot;
@@ -296,6 +300,13 @@ int Server::Stop(int exit_code) {
   // gRPC's own wait also waits for clients that hold an idle connection open.
   state_.WaitForCalls(std::chrono::steady_clock::now() + std::chrono::seconds(1));
   listeners_->Shutdown(std::chrono::system_clock::now());
+  {
+    MutexLock lock(&stats_mutex_);
+    engine_gone_ = true;
+  }
+  // Under the limit too: a read that never ends keeps its reader from being destroyed.
+  warm_.reset();
+  engine_.reset();
   {
     MutexLock lock(&mutex_);
     stopped_ = true;

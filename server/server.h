@@ -73,7 +73,7 @@ class Server {
   void Publish(LoadedModel loaded) ABSL_LOCKS_EXCLUDED(mutex_);
   void StartEngineDraining();
   v1::GetModelResponse DescribeModel(const Engine& engine) const;
-  MetricsSnapshot Snapshot() const ABSL_LOCKS_EXCLUDED(mutex_);
+  MetricsSnapshot Snapshot() const ABSL_LOCKS_EXCLUDED(mutex_, stats_mutex_);
   int Stop(int exit_code);
 
   const ServerFlags flags_;
@@ -83,7 +83,7 @@ class Server {
   const std::function<void()> hard_exit_;
   const ModelSummary summary_;
 
-  Health health_;  // the row store tells it about the table until the engine is destroyed
+  Health health_;                    // the row store tells it about the table until the engine is destroyed
   std::unique_ptr<Engine> engine_;   // written by the loading thread before loaded_ is set; then constant until Stop
   std::unique_ptr<WarmStart> warm_;  // as engine_; null without --state-dir or a cache
   ServiceState state_;
@@ -92,6 +92,9 @@ class Server {
   std::thread loading_;
   std::atomic<double> load_ratio_{0};
   std::atomic<bool> cancel_load_{false};
+
+  mutable Mutex stats_mutex_;  // held while somebody asks the engine for its statistics
+  bool engine_gone_ ABSL_GUARDED_BY(stats_mutex_) = false;
 
   mutable Mutex mutex_;
   CondVar changed_;
