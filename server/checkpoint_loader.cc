@@ -69,12 +69,14 @@ absl::StatusOr<std::unique_ptr<RowStore>> CheckpointLoader::MakeCached(Device& d
     reader_options.direct = flags_.direct == "off" ? DirectMode::kOff : DirectMode::kRequire;
   }
   PLEIAD_ASSIGN_OR_RETURN(std::unique_ptr<RowReader> reader, CreateRowReader(checkpoint_->files(), reader_options));
+  if (parts_.wrap_reader) reader = parts_.wrap_reader(std::move(reader));
   info = reader->info();
   spdlog::info("rows are read by {}: {}", info.name, info.detail);
   const StagingView staging = device.staging();
   CachedRowStoreOptions options;
   options.slots = plan_.slots;
   options.staging = {staging.data, staging.rows, staging.row_bytes};
+  options.make_policy = parts_.make_policy;
   options.read_timeout = flags_.read_timeout;
   options.clock = clock_;
   options.on_table_health = hooks.on_table_health;

@@ -1,11 +1,15 @@
 // A ModelLoader over a checkpoint folder: CPU device, resident or cached table.
 #pragma once
 
+#include <functional>
 #include <memory>
+#include <utility>
 
 #include "core/base/clock.h"
 #include "core/device/device.h"
 #include "core/model/checkpoint.h"
+#include "core/rows/eviction_policy.h"
+#include "core/rows/row_reader.h"
 #include "core/rows/row_store.h"
 #include "server/flags.h"
 #include "server/memory_plan.h"
@@ -13,10 +17,19 @@
 
 namespace pleiad {
 
+// Parts of a cached table that take the place of the usual ones; each may be empty.
+struct CacheParts {
+  // Puts something between the row store and the reader of the flags.
+  std::function<std::unique_ptr<RowReader>(std::unique_ptr<RowReader>)> wrap_reader = {};
+  // As CachedRowStoreOptions::make_policy.
+  std::function<std::unique_ptr<EvictionPolicy>(uint32_t slots)> make_policy = {};
+};
+
 class CheckpointLoader final : public ModelLoader {
  public:
   // `clock` null: the system's.
-  CheckpointLoader(const ServerFlags& flags, Clock* clock) : flags_(flags), clock_(clock) {}
+  CheckpointLoader(const ServerFlags& flags, Clock* clock, CacheParts parts = {})
+      : flags_(flags), clock_(clock), parts_(std::move(parts)) {}
 
   absl::StatusOr<ModelSummary> Open() override;
   absl::StatusOr<LoadedModel> Load(const LoadHooks& hooks) override;
@@ -30,6 +43,7 @@ class CheckpointLoader final : public ModelLoader {
 
   const ServerFlags flags_;
   Clock* const clock_;
+  const CacheParts parts_;
   std::unique_ptr<Checkpoint> checkpoint_;
   MemoryPlan plan_;  // after Open
 };

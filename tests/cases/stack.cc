@@ -16,7 +16,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "core/base/unique_fd.h"
-#include "server/checkpoint_loader.h"
 #include "tests/support/local_engine.h"
 
 namespace pleiad::testing {
@@ -50,7 +49,7 @@ class WrappingLoader final : public ModelLoader {
 
 std::unique_ptr<ModelLoader> MakeLoader(const ServerFlags& flags, const StackOptions& options) {
   if (options.wrap_rows) return std::make_unique<WrappingLoader>(flags, options.clock, options.wrap_rows);
-  return std::make_unique<CheckpointLoader>(flags, options.clock);
+  return std::make_unique<CheckpointLoader>(flags, options.clock, options.cache);
 }
 
 ServerFlags WriteModel(const StackOptions& options, const std::string& dir) {

@@ -13,6 +13,7 @@
 #include "core/engine/aux_blob.h"
 #include "grpcpp/grpcpp.h"
 #include "pleiad/v1/ple.grpc.pb.h"
+#include "server/checkpoint_loader.h"
 #include "server/server.h"
 #include "tests/oracle/model.h"
 #include "tests/oracle/oracle.h"
@@ -31,6 +32,7 @@ struct StackOptions {
   ServerFlags flags = CaseFlags();                          // `model` is set by the stack
   Clock* clock = nullptr;
   std::function<std::unique_ptr<RowStore>(std::unique_ptr<RowStore>)> wrap_rows = {};
+  CacheParts cache = {};  // of --table cached
 };
 
 // Tokens and their highway, [T, C].

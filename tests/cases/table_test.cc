@@ -7,60 +7,18 @@
 #include <cmath>
 #include <cstring>
 #include <filesystem>
-#include <set>
 
 #include "core/base/numeric.h"
 #include "core/rows/pread_reader.h"
 #include "core/rows/read_fully.h"
 #include "core/rows/resident_row_store.h"
+#include "tests/cases/labels.h"
 #include "tests/cases/stack.h"
 #include "tests/support/rows/scripted_reader.h"
 #include "tests/support/status_matchers.h"
 
 namespace pleiad::testing {
 namespace {
-
-// The awkward shard set: 16 shards of 16 labelled rows in 3 files, in text order of their names.
-CheckpointSpec Labelled(DType dtype, float scale = 1.0f) {
-  CheckpointSpec spec;
-  spec.row_dtype = dtype;
-  spec.row_values = RowValues::kLabelled;
-  spec.scale = scale;
-  spec.shards = 16;
-  spec.files = 3;
-  return spec;
-}
-
-std::vector<uint32_t> ManyTokens() {
-  std::vector<uint32_t> tokens;
-  for (uint32_t i = 0; i < 250; ++i) tokens.push_back((i * 7919) % 1000);
-  return tokens;
-}
-
-// Every embedding that Lookup returns is the label of its row id, as `decode` reads it; every usable row was seen.
-void ExpectLabels(Stack& stack, const std::function<float(uint64_t row)>& decode) {
-  std::set<uint64_t> seen;
-  const size_t head_dim = stack.config().geometry.head_dim();
-  for (uint32_t round = 0; round < 4; ++round) {
-    std::vector<uint32_t> tokens = ManyTokens();
-    for (uint32_t& token : tokens) token = (token * (round + 1) + round) % 1000;
-    const v1::LookupResponse response = stack.Lookup(tokens);
-    const std::string& data = response.embeddings().data();
-    ASSERT_EQ(data.size(), static_cast<size_t>(response.row_ids_size()) * head_dim * sizeof(Bf16));
-    for (size_t i = 0; i < static_cast<size_t>(response.row_ids_size()); ++i) {
-      const uint64_t row = response.row_ids(static_cast<int>(i));
-      seen.insert(row);
-      for (size_t j = 0; j < head_dim; ++j) {
-        uint16_t bits = 0;
-        std::memcpy(&bits, data.data() + (i * head_dim + j) * sizeof(bits), sizeof(bits));
-        const float got = Bf16ToFloat(bits), want = decode(row);
-        ASSERT_TRUE(got == want || (std::isnan(got) && std::isnan(want))) << "row " << row << ": " << got;
-      }
-    }
-  }
-  EXPECT_EQ(seen.size(), 152u);
-  EXPECT_EQ(*seen.rbegin(), 151u) << "a padding row was named";
-}
 
 TEST(B04, FewerRowsThanTheHashCanNameRefuseTheStart) {
   CheckpointSpec spec;

@@ -5,7 +5,6 @@
 #include <cstdlib>
 #include <utility>
 
-#include "server/checkpoint_loader.h"
 #include "spdlog/spdlog.h"
 
 namespace pleiad::testing {
@@ -23,7 +22,7 @@ T OrDie(absl::StatusOr<T> value) {
 }  // namespace
 
 InProcessServer::InProcessServer(const std::string& model, const std::function<void(ServerFlags&)>& change,
-                                 Clock* clock) {
+                                 Clock* clock, CacheParts cache) {
   spdlog::set_level(spdlog::level::warn);
   ServerFlags flags;
   flags.model = model;
@@ -34,7 +33,7 @@ InProcessServer::InProcessServer(const std::string& model, const std::function<v
   flags.max_sequences = 128;
   if (change) change(flags);
   server_ = OrDie(Server::Start(flags, {.clock = clock,
-                                        .loader = std::make_unique<CheckpointLoader>(flags, clock),
+                                        .loader = std::make_unique<CheckpointLoader>(flags, clock, std::move(cache)),
                                         .on_ready = nullptr,
                                         .hard_exit = nullptr}));
   if (const absl::Status loaded = server_->WaitUntilLoaded(); !loaded.ok()) {

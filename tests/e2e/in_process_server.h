@@ -10,6 +10,7 @@
 #include "grpc/health/v1/health.grpc.pb.h"
 #include "grpcpp/grpcpp.h"
 #include "pleiad/v1/ple.grpc.pb.h"
+#include "server/checkpoint_loader.h"
 #include "server/server.h"
 #include "tests/support/temp_dir.h"
 
@@ -18,9 +19,9 @@ namespace pleiad::testing {
 // Loaded when constructed, stopped when destroyed. Aborts where it cannot start.
 class InProcessServer {
  public:
-  // `change` edits the flags. `clock` null: the system's.
+  // `change` edits the flags. `clock` null: the system's. `cache`: of --table cached.
   explicit InProcessServer(const std::string& model, const std::function<void(ServerFlags&)>& change = nullptr,
-                           Clock* clock = nullptr);
+                           Clock* clock = nullptr, CacheParts cache = {});
   ~InProcessServer();
 
   Server& server() { return *server_; }
