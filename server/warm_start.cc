@@ -10,12 +10,6 @@
 #include "server/log.h"
 
 namespace pleiad {
-namespace {
-
-// Rows asked for at once; far fewer than a disk serves side by side.
-constexpr size_t kRowsAtOnce = 16;
-
-}  // namespace
 
 WarmStart::WarmStart(Engine* engine, const std::string& state_dir, std::vector<uint64_t> table_rows)
     : engine_(engine), path_(absl::StrCat(state_dir, "/warm-rows")), table_rows_(std::move(table_rows)) {}
@@ -45,13 +39,15 @@ void WarmStart::Read() {
     return;
   }
   unread_ = *std::move(rows);
+  // Those of one token at a time: far fewer than a disk serves side by side, and no more than any engine takes.
+  const size_t at_once = engine_->model().config.geometry.heads();
   uint64_t read = 0;
   for (uint32_t layer = 0; layer < unread_.size(); ++layer) {
     std::vector<RowId>& ids = unread_[layer];
     std::reverse(ids.begin(), ids.end());  // the next ones at the end
     while (!ids.empty()) {
       if (stop_.load()) return;
-      const std::vector<RowId> next(ids.end() - static_cast<ptrdiff_t>(std::min(kRowsAtOnce, ids.size())), ids.end());
+      const std::vector<RowId> next(ids.end() - static_cast<ptrdiff_t>(std::min(at_once, ids.size())), ids.end());
       std::promise<Outcome> promise;
       engine_->Warm(LayerOrdinal(layer), next, [&promise](Outcome outcome) { promise.set_value(std::move(outcome)); });
       const Outcome outcome = promise.get_future().get();

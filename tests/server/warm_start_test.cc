@@ -22,7 +22,7 @@ using testing::TempDir;
 using ::testing::UnorderedElementsAreArray;
 
 constexpr uint64_t kRows = 256;
-constexpr size_t kAtOnce = 16;
+constexpr size_t kAtOnce = 4;  // heads of the engine's model
 
 class WarmStartTest : public ::testing::Test {
  protected:
@@ -50,7 +50,7 @@ class WarmStartTest : public ::testing::Test {
 };
 
 TEST_F(WarmStartTest, ReadsTheRowsBackFewAtATimeInTheOrderOfTheFile) {
-  const std::vector<RowId> rows = Falling(40);
+  const std::vector<RowId> rows = Falling(10);
   ASSERT_THAT(SaveWarmRows(path_, engine_.model().model_id, {rows}), IsOk());
   const std::unique_ptr<WarmStart> warm = Make();
   warm->Start();
@@ -59,8 +59,10 @@ TEST_F(WarmStartTest, ReadsTheRowsBackFewAtATimeInTheOrderOfTheFile) {
   ASSERT_THAT(asked, SizeIs(3));
   EXPECT_THAT(asked[0], UnorderedElementsAreArray(Part(rows, 0, kAtOnce)));
   EXPECT_THAT(asked[1], UnorderedElementsAreArray(Part(rows, kAtOnce, 2 * kAtOnce)));
-  EXPECT_THAT(asked[2], UnorderedElementsAreArray(Part(rows, 2 * kAtOnce, 40)));
+  EXPECT_THAT(asked[2], UnorderedElementsAreArray(Part(rows, 2 * kAtOnce, 10)));
 }
+
+TEST_F(WarmStartTest, AsksForNoMoreThanARequestOfOneTokenNames) { EXPECT_EQ(kAtOnce, FakeConfig().geometry.heads()); }
 
 TEST_F(WarmStartTest, KeepsTheCachedRowsForTheNextStart) {
   engine_.SetCachedRows({{RowId(3), RowId(1), RowId(255)}});
