@@ -1,7 +1,6 @@
 #include "server/warm_start.h"
 
 #include <algorithm>
-#include <future>
 #include <iterator>
 #include <utility>
 
@@ -27,7 +26,11 @@ void WarmStart::Save() {
 }
 
 void WarmStart::Stop() {
-  stop_.store(true);
+  {
+    MutexLock lock(&waiting_->mutex);
+    waiting_->stop = true;
+    waiting_->changed.NotifyAll();
+  }
   if (thread_.joinable()) thread_.join();
 }
 
@@ -46,13 +49,11 @@ void WarmStart::Read() {
     std::vector<RowId>& ids = unread_[layer];
     std::reverse(ids.begin(), ids.end());  // the next ones at the end
     while (!ids.empty()) {
-      if (stop_.load()) return;
       const std::vector<RowId> next(ids.end() - static_cast<ptrdiff_t>(std::min(at_once, ids.size())), ids.end());
-      std::promise<Outcome> promise;
-      engine_->Warm(LayerOrdinal(layer), next, [&promise](Outcome outcome) { promise.set_value(std::move(outcome)); });
-      const Outcome outcome = promise.get_future().get();
-      if (!outcome.ok()) {
-        spdlog::warn("reading back cached rows stopped after {}: {}", read, outcome.message);
+      const std::optional<Outcome> outcome = ReadBack(LayerOrdinal(layer), next);
+      if (!outcome) return;
+      if (!outcome->ok()) {
+        spdlog::warn("reading back cached rows stopped after {}: {}", read, outcome->message);
         return;
       }
       ids.resize(ids.size() - next.size());
@@ -60,6 +61,22 @@ void WarmStart::Read() {
     }
   }
   spdlog::info("{} cached rows of the last run are back", read);
+}
+
+std::optional<Outcome> WarmStart::ReadBack(LayerOrdinal layer, std::vector<RowId> rows) {
+  {
+    MutexLock lock(&waiting_->mutex);
+    if (waiting_->stop) return std::nullopt;
+    waiting_->outcome.reset();
+  }
+  engine_->Warm(layer, std::move(rows), [waiting = waiting_](Outcome outcome) {
+    MutexLock lock(&waiting->mutex);
+    waiting->outcome = std::move(outcome);
+    waiting->changed.NotifyAll();
+  });
+  MutexLock lock(&waiting_->mutex);
+  while (!waiting_->stop && !waiting_->outcome) waiting_->changed.Wait(&waiting_->mutex);
+  return std::move(waiting_->outcome);
 }
 
 void WarmStart::Write() {

@@ -4,6 +4,7 @@
 #include <deque>
 
 #include "tests/core/rows/cached_row_store_fixture.h"
+#include "tests/support/rows/holds_nothing.h"
 
 namespace pleiad {
 namespace {
@@ -12,23 +13,6 @@ constexpr uint64_t kRows = 3000;
 constexpr uint32_t kStaging = 512;
 constexpr size_t kThreads = 8;
 constexpr size_t kLayers = 2;
-
-// Ignores what may be evicted: as if plans held nothing.
-class HoldsNothing : public EvictionPolicy {
- public:
-  explicit HoldsNothing(uint32_t slots) : EvictionPolicy(slots), slots_(slots) {}
-  const char* name() const override { return "holds nothing"; }
-  void Inserted(uint32_t, uint64_t) override {}
-  void Removed(uint32_t) override {}
-  std::optional<uint32_t> Evict(absl::FunctionRef<bool(uint32_t)>, uint32_t* steps) override {
-    --*steps;
-    return next_++ % slots_;
-  }
-
- private:
-  const uint32_t slots_;
-  uint32_t next_ = 0;
-};
 
 struct Outcome {
   uint64_t rows = 0, wrong = 0, batches = 0, failed = 0, cancelled = 0, yielded = 0;
