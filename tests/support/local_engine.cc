@@ -6,8 +6,10 @@
 
 #include "core/device/device.h"
 #include "core/model/ngram_hasher.h"
+#include "core/rows/cached_row_store.h"
 #include "core/rows/pread_reader.h"
 #include "core/rows/resident_row_store.h"
+#include "tests/support/rows/label_table.h"
 
 namespace pleiad::testing {
 namespace {
@@ -19,6 +21,27 @@ T OrDie(absl::StatusOr<T> value) {
     std::abort();
   }
   return *std::move(value);
+}
+
+std::unique_ptr<RowStore> LoadResident(const Checkpoint& checkpoint, Device& device, RowReader& reader) {
+  ResidentLoadOptions load;
+  load.write_arena = [&device](Slot first, absl::Span<const std::byte> rows) { return device.WriteArena(first, rows); };
+  return OrDie(LoadResidentRowStore(checkpoint, reader, load));
+}
+
+std::unique_ptr<RowStore> MakeCached(const Checkpoint& checkpoint, Device& device, std::unique_ptr<RowReader> reader,
+                                     const LocalEngineOptions& options) {
+  CachedRowStoreOptions cache;
+  const StagingView staging = device.staging();
+  cache.slots = *options.cache_slots;
+  cache.staging = {staging.data, staging.rows, staging.row_bytes};
+  cache.clock = options.clock;
+  std::vector<const TableLayout*> tables;
+  std::vector<std::string> files;
+  for (const PleLayer& layer : checkpoint.layers()) tables.push_back(&layer.table);
+  for (const CheckpointFile& file : checkpoint.files()) files.push_back(file.path);
+  return OrDie(CreateCachedRowStore(tables, std::move(files), std::make_unique<LaterReader>(std::move(reader), 3),
+                                    std::move(cache)));
 }
 
 }  // namespace
@@ -41,7 +64,9 @@ LocalEngine::LocalEngine(const std::string& checkpoint_dir, const LocalEngineOpt
   model.model_id = checkpoint_->ModelId(weights);
   device_options.geometry = config.geometry;
   device_options.row_dtype = checkpoint_->layers()[0].table.arena_dtype();
-  device_options.arena_slots = OrDie(ResidentSlots(*checkpoint_));
+  device_options.arena_slots =
+      options.cache_slots ? *options.cache_slots : static_cast<uint32_t>(OrDie(ResidentSlots(*checkpoint_)));
+  if (options.cache_slots) device_options.staging_rows = 2 * options.max_tokens * config.geometry.heads();
   device_options.carries = options.max_sequences * layers;
   device_options.rollback_tokens = options.rollback_tokens;
   device_options.max_tokens = options.max_tokens;
@@ -49,11 +74,8 @@ LocalEngine::LocalEngine(const std::string& checkpoint_dir, const LocalEngineOpt
   device_options.batch_invariant = options.batch_invariant;
   std::unique_ptr<Device> device = OrDie(CreateCpuDevice(device_options, std::move(weights)));
   std::unique_ptr<RowReader> reader = CreatePreadReader(checkpoint_->files(), 2);
-  ResidentLoadOptions load;
-  load.write_arena = [&device](Slot first, absl::Span<const std::byte> rows) {
-    return device->WriteArena(first, rows);
-  };
-  std::unique_ptr<RowStore> rows = OrDie(LoadResidentRowStore(*checkpoint_, *reader, load));
+  std::unique_ptr<RowStore> rows = options.cache_slots ? MakeCached(*checkpoint_, *device, std::move(reader), options)
+                                                       : LoadResident(*checkpoint_, *device, *reader);
   if (options.wrap_rows) rows = options.wrap_rows(std::move(rows));
   EngineOptions engine_options;
   engine_options.max_tokens = options.max_tokens;

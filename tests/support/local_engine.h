@@ -23,7 +23,9 @@ struct LocalEngineOptions {
   uint32_t threads = 2;
   bool batch_invariant = false;
   Clock* clock = nullptr;
-  // Puts something between the engine and its resident table; may be empty.
+  // Absent: a resident table. Else the slots of the arena of a row cache, whose reads end later and out of order.
+  std::optional<uint32_t> cache_slots;
+  // Puts something between the engine and its table; may be empty.
   std::function<std::unique_ptr<RowStore>(std::unique_ptr<RowStore>)> wrap_rows;
 };
 

@@ -4,11 +4,14 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <future>
 #include <memory>
+#include <optional>
 #include <random>
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "core/engine/aux_blob.h"
 #include "tests/oracle/model.h"
 #include "tests/oracle/oracle.h"
@@ -25,6 +28,7 @@ struct StageCase {
   CheckpointSpec spec;
   uint32_t rollback = 8;
   Sums sums = Sums::kFastest;
+  std::optional<uint32_t> cache_slots = std::nullopt;  // absent: resident
 };
 
 inline std::vector<StageCase> StageCases() {
@@ -52,6 +56,14 @@ inline std::vector<StageCase> StageCases() {
   cases[3].spec.ple_layer_ids = {2, 3};  // two PLE layers
   cases[2].spec.row_dtype = DType::kF8E4M3;
   cases[5].spec.row_dtype = DType::kF32;
+  // The same with row caches smaller than a batch.
+  const std::vector<uint32_t> arenas = {0, 8, 64, 8, 0, 8};
+  for (size_t i = 0; i < arenas.size(); ++i) {
+    StageCase cached = cases[i];
+    cached.name += absl::StrCat("Cached", arenas[i]);
+    cached.cache_slots = arenas[i];
+    cases.push_back(std::move(cached));
+  }
   return cases;
 }
 
@@ -78,10 +90,14 @@ class StageFixture {
       trace.rounded = oracle::RunTokens(model, trace.tokens, highway, oracle::KvRounding::kBf16);
       trace.rounded_rows_at_end = oracle::ConvRowsAt(model, trace.rounded, 60);
       traces_.push_back(std::move(trace));
-      const SequenceId sequence = local.Open();
-      const size_t p = traces_.size() - 1;
-      whole_.push_back(local.Step(sequence, layer(p), traces_[p].tokens, traces_[p].highway).output);
-      local.Release(sequence);
+    }
+    if (stage.cache_slots) {
+      StageCase resident = stage;
+      resident.cache_slots.reset();
+      LocalEngine reference(dir_.path(), Options(resident));
+      RunWhole(reference);
+    } else {
+      RunWhole(local);
     }
   }
 
@@ -91,7 +107,8 @@ class StageFixture {
   bool exact() const { return stage_.sums == Sums::kBatchInvariant; }
   const oracle::Model& model(size_t p) const { return models_[p]; }
   const StageTrace& trace(size_t p) const { return traces_[p]; }
-  // What the engine gives for the whole trace as one step.
+  bool cached() const { return stage_.cache_slots.has_value(); }
+  // What the engine with a resident table gives for the whole trace as one step.
   const std::vector<float>& whole(size_t p) const { return whole_[p]; }
 
   // Tokens [first, first + count) of the trace as one step.
@@ -102,6 +119,16 @@ class StageFixture {
         {t.tokens.begin() + static_cast<ptrdiff_t>(first), t.tokens.begin() + static_cast<ptrdiff_t>(first + count)},
         {t.highway.begin() + static_cast<ptrdiff_t>(first * channels()),
          t.highway.begin() + static_cast<ptrdiff_t>((first + count) * channels())});
+  }
+
+  // A hint for tokens [first, first + count) of the trace. Not waited for.
+  std::future<StepAnswer> PrestageTrace(SequenceId sequence, size_t p, size_t first, size_t count) {
+    const StageTrace& t = traces_[p];
+    StepRequest request = OneSegment(
+        sequence, layer(p),
+        {t.tokens.begin() + static_cast<ptrdiff_t>(first), t.tokens.begin() + static_cast<ptrdiff_t>(first + count)});
+    request.mode = StepMode::kPrestage;
+    return local.Submit(std::move(request), {});
   }
 
   std::vector<uint32_t> HistoryOf(const CarryBlob& blob) const {
@@ -126,10 +153,18 @@ class StageFixture {
     WriteCheckpoint(stage.spec, dir);
     return stage;
   }
+  void RunWhole(LocalEngine& engine) {
+    for (size_t p = 0; p < layers(); ++p) {
+      const SequenceId sequence = engine.Open();
+      whole_.push_back(engine.Step(sequence, layer(p), traces_[p].tokens, traces_[p].highway).output);
+      engine.Release(sequence);
+    }
+  }
   static LocalEngineOptions Options(const StageCase& stage) {
     LocalEngineOptions options;
     options.rollback_tokens = stage.rollback;
     options.batch_invariant = stage.sums == Sums::kBatchInvariant;
+    options.cache_slots = stage.cache_slots;
     return options;
   }
   const ModelConfig& local_config() const { return const_cast<LocalEngine&>(local).config(); }
