@@ -7,7 +7,7 @@ namespace pleiad {
 namespace {
 
 // Ids between the prefetch of a place and its use; enough memory accesses in flight to hide one.
-constexpr size_t kBlock = 32;
+constexpr size_t kBlock = 64;
 
 // Candidates looked at for victims: so many, and so many more for each miss.
 constexpr uint32_t kSweepBase = 64;
