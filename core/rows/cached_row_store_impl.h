@@ -151,6 +151,7 @@ class CachedRowStoreImpl : public RowStore {
   absl::flat_hash_set<uint64_t> short_ ABSL_GUARDED_BY(mutex_);  // and the missing rows that found no staging
   std::vector<uint32_t> arriving_ids_ ABSL_GUARDED_BY(mutex_);
   RowStoreStats stats_ ABSL_GUARDED_BY(mutex_);
+  absl::Time last_result_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();  // of the reader
   uint32_t failures_in_a_row_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::Status health_ ABSL_GUARDED_BY(mutex_);
   RowLocation failed_at_ ABSL_GUARDED_BY(mutex_);

@@ -32,6 +32,7 @@ void CachedRowStoreImpl::OnResults(absl::Span<const RowReadResult> results) {
   {
     MutexLock lock(&mutex_);
     const absl::Time now = clock_->Now();
+    last_result_ = now;
     for (const RowReadResult& result : results) {
       const uint32_t row = static_cast<uint32_t>(result.id);
       if (row >= staging_.rows()) continue;
@@ -42,7 +43,7 @@ void CachedRowStoreImpl::OnResults(absl::Span<const RowReadResult> results) {
       }
       // A reader gives each read one result; a result that is nobody's changes nothing.
       if (arrival.state != ArrivalState::kReading || ReadId(arrival.generation, row) != result.id) continue;
-      staging_.ReadEnds(row);
+      staging_.ReadEnds(row, now);
       stats_.read_seconds.Add(absl::ToDoubleSeconds(now - arrival.submitted));
       if (!result.status.ok()) {
         FailRead(row, result.status, actions);
@@ -121,8 +122,11 @@ void CachedRowStoreImpl::TimerLoop() {
       if (stop_) return;
       const absl::Time now = clock_->Now();
       for (uint32_t row = staging_.oldest_read(); row != kNone; row = staging_.oldest_read()) {
-        if (now < staging_[row].submitted + options_.read_timeout) break;
-        staging_.ReadEnds(row);
+        // Those behind it count from their turn, or where the reader has not moved for so long, with it.
+        const bool stalled = now >= last_result_ + options_.read_timeout;
+        const absl::Time since = stalled ? staging_[row].submitted : staging_[row].begun;
+        if (now < since + options_.read_timeout) break;
+        staging_.ReadEnds(row, now);
         const RowLocation at = Locate(staging_[row].key);
         FailRead(
             row,
@@ -138,7 +142,7 @@ void CachedRowStoreImpl::TimerLoop() {
         // No read that starts while this waits is due before it wakes.
         absl::Time due = std::min(now + options_.read_timeout, probe_due_);
         if (staging_.oldest_read() != kNone) {
-          due = std::min(due, staging_[staging_.oldest_read()].submitted + options_.read_timeout);
+          due = std::min(due, staging_[staging_.oldest_read()].begun + options_.read_timeout);
         }
         clock_->WaitUntil(&timer_cv_, &mutex_, due);
         continue;

@@ -4,7 +4,7 @@
 
 namespace pleiad {
 
-StagingPool::StagingPool(uint32_t rows) : arrivals_(rows) {
+StagingPool::StagingPool(uint32_t rows, uint32_t reads_begun) : arrivals_(rows), most_begun_(reads_begun) {
   free_.reserve(rows);
   for (uint32_t row = rows; row > 0; --row) free_.push_back(row - 1);
 }
@@ -53,18 +53,35 @@ void StagingPool::ReadStarts(uint32_t row, absl::Time now) {
   Arrival& arrival = arrivals_[row];
   arrival.state = ArrivalState::kReading;
   arrival.submitted = now;
+  arrival.begun = absl::InfiniteFuture();
   arrival.older = newest_;
   arrival.newer = kNone;
   (newest_ == kNone ? oldest_ : arrivals_[newest_].newer) = row;
   newest_ = row;
   ++reading_;
+  BeginReads(now);
 }
 
-void StagingPool::ReadEnds(uint32_t row) {
+void StagingPool::BeginReads(absl::Time now) {
+  while (begun_ < most_begun_) {
+    const uint32_t next = newest_begun_ == kNone ? oldest_ : arrivals_[newest_begun_].newer;
+    if (next == kNone) return;
+    arrivals_[next].begun = now;
+    newest_begun_ = next;
+    ++begun_;
+  }
+}
+
+void StagingPool::ReadEnds(uint32_t row, absl::Time now) {
   Arrival& arrival = arrivals_[row];
+  if (arrival.begun != absl::InfiniteFuture()) {
+    --begun_;
+    if (newest_begun_ == row) newest_begun_ = arrival.older;
+  }
   (arrival.older == kNone ? oldest_ : arrivals_[arrival.older].newer) = arrival.newer;
   (arrival.newer == kNone ? newest_ : arrivals_[arrival.newer].older) = arrival.older;
   --reading_;
+  BeginReads(now);
 }
 
 void StagingPool::Quarantine(uint32_t row) {

@@ -40,13 +40,18 @@ struct Arrival {
   ArrivalState state = ArrivalState::kFree;
   Ticket last_use;  // batch that gathered it from staging last
   absl::Time submitted;
+  absl::Time begun;                       // since when few enough reads are before it; InfiniteFuture until then
   uint32_t older = kNone, newer = kNone;  // among the reads in flight
   absl::InlinedVector<Waiter, 1> waiters;
 };
 
+// A reader serves reads about in their order. So many it may have begun; one behind them waits for its turn, and is not
+// late for that.
+inline constexpr uint32_t kReadsBegun = 512;
+
 class StagingPool {
  public:
-  explicit StagingPool(uint32_t rows);
+  explicit StagingPool(uint32_t rows, uint32_t reads_begun = kReadsBegun);
 
   Arrival& operator[](uint32_t row) { return arrivals_[row]; }
   // The plan waits for the read no more.
@@ -68,7 +73,7 @@ class StagingPool {
   Ticket completed() const { return completed_; }
 
   void ReadStarts(uint32_t row, absl::Time now);
-  void ReadEnds(uint32_t row);
+  void ReadEnds(uint32_t row, absl::Time now);
   // The oldest read in flight, or kNone.
   uint32_t oldest_read() const { return oldest_; }
   // Of a row whose read has timed out.
@@ -77,6 +82,8 @@ class StagingPool {
   void EndQuarantine(uint32_t row);
 
  private:
+  void BeginReads(absl::Time now);
+
   struct Leaving {
     Ticket ticket;
     uint32_t row;
@@ -90,6 +97,9 @@ class StagingPool {
   uint32_t quarantined_ = 0;
   uint32_t reading_ = 0;
   uint32_t oldest_ = kNone, newest_ = kNone;
+  const uint32_t most_begun_;
+  uint32_t begun_ = 0;  // reads, the oldest ones
+  uint32_t newest_begun_ = kNone;
 };
 
 }  // namespace pleiad

@@ -1,4 +1,6 @@
 // The row cache over a reader that is late, wrong or silent.
+#include <numeric>
+
 #include "tests/core/rows/cached_row_store_fixture.h"
 
 namespace pleiad {
@@ -46,6 +48,35 @@ TEST_F(CachedRowStoreFaultTest, AQuarantinedBufferReturnsWhenItsLateReadEndsAndF
   RunStream();
   EXPECT_EQ(store_->stats().staging_quarantined, 0u);
   EXPECT_EQ(store_->stats().staging_free, 2u);
+}
+
+TEST_F(CachedRowStoreFaultTest, AReadIsNotLateForThoseBeforeIt) {
+  Make(8, 1000, [](const RowRead&, size_t ordinal) { return ordinal == 0 ? ReadFault::kNever : ReadFault::kHold; });
+  Asked never = Ask({0}, ResolvePurpose::kStep, LayerOrdinal(1));
+  std::vector<uint64_t> rows(900);
+  std::iota(rows.begin(), rows.end(), 0);
+  Asked many = Ask(rows);
+  clock_.AwaitWaiter();
+  clock_.Advance(absl::Seconds(3));
+  reader_->Release(ScriptedReader::Order::kSubmitted, 600);
+  clock_.Advance(absl::Seconds(3));
+  Await(*store_, [](const RowStoreStats& stats) { return stats.staging_quarantined > 0; });
+  EXPECT_EQ(store_->stats().staging_quarantined, 1u);
+  reader_->Release(ScriptedReader::Order::kSubmitted);
+  EXPECT_TRUE(many.answer().status.ok());
+  Enqueue(many);
+  RunStream();
+}
+
+TEST_F(CachedRowStoreFaultTest, WhereNothingMovesAllReadsAreLateAtOnce) {
+  Make(8, 1000, [](const RowRead&, size_t) { return ReadFault::kNever; });
+  std::vector<uint64_t> rows(900);
+  std::iota(rows.begin(), rows.end(), 0);
+  Asked many = Ask(rows);
+  clock_.AwaitWaiter();
+  clock_.Advance(absl::Seconds(5));
+  EXPECT_EQ(many.answer().status.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(store_->stats().staging_quarantined, 900u);
 }
 
 TEST_F(CachedRowStoreFaultTest, APlanThatQuarantineLeavesNoStagingForFailsInsteadOfWaiting) {

@@ -89,26 +89,49 @@ TEST(StagingPool, KnowsTheOldestReadWhateverTheOrderTheyEndIn) {
   EXPECT_EQ(pool.oldest_read(), 2u);
   EXPECT_EQ(pool[3].submitted, kStart + absl::Seconds(3));
   EXPECT_EQ(pool[3].state, ArrivalState::kReading);
-  pool.ReadEnds(0);  // in the middle
+  pool.ReadEnds(0, kStart);  // in the middle
   EXPECT_EQ(pool.oldest_read(), 2u);
-  pool.ReadEnds(2);  // the oldest
+  pool.ReadEnds(2, kStart);  // the oldest
   EXPECT_EQ(pool.oldest_read(), 3u);
-  pool.ReadEnds(1);  // the newest
+  pool.ReadEnds(1, kStart);  // the newest
   EXPECT_EQ(pool.oldest_read(), 3u);
   pool.ReadStarts(0, kStart);  // behind the others, whatever its time
   EXPECT_EQ(pool.oldest_read(), 3u);
-  pool.ReadEnds(3);
+  pool.ReadEnds(3, kStart);
   EXPECT_EQ(pool.oldest_read(), 0u);
-  pool.ReadEnds(0);
+  pool.ReadEnds(0, kStart);
   EXPECT_EQ(pool.oldest_read(), kNone);
   EXPECT_EQ(pool.reading(), 0u);
+}
+
+TEST(StagingPool, AReadBeginsWhenFewEnoughAreBeforeIt) {
+  StagingPool pool(5, 2);
+  for (int i = 0; i < 5; ++i) (void)pool.Take();
+  const auto at = [](int seconds) { return kStart + absl::Seconds(seconds); };
+  for (uint32_t row = 0; row < 5; ++row) pool.ReadStarts(row, at(static_cast<int>(row)));
+  const auto begun = [&pool](uint32_t row) { return pool[row].begun; };
+  EXPECT_EQ(begun(0), at(0));
+  EXPECT_EQ(begun(1), at(1));
+  EXPECT_EQ(begun(2), absl::InfiniteFuture());
+  pool.ReadEnds(3, at(10));  // one that waits gives nobody its turn
+  EXPECT_EQ(begun(2), absl::InfiniteFuture());
+  pool.ReadEnds(1, at(11));  // the newest that has begun
+  EXPECT_EQ(begun(2), at(11));
+  EXPECT_EQ(begun(4), absl::InfiniteFuture());
+  pool.ReadEnds(0, at(12));
+  EXPECT_EQ(begun(4), at(12));
+  pool.ReadEnds(2, at(13));
+  pool.ReadEnds(4, at(14));
+  pool.ReadStarts(3, at(15));
+  EXPECT_EQ(begun(3), at(15));
+  EXPECT_EQ(pool.reading(), 1u);
 }
 
 TEST(StagingPool, AQuarantinedRowIsNeitherFreeNorBusyUntilItsReadEnds) {
   StagingPool pool(2);
   const uint32_t row = pool.Take();
   pool.ReadStarts(row, kStart);
-  pool.ReadEnds(row);
+  pool.ReadEnds(row, kStart);
   pool.Quarantine(row);
   EXPECT_EQ(pool[row].state, ArrivalState::kQuarantined);
   EXPECT_EQ(pool.quarantined(), 1u);

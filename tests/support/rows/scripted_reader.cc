@@ -107,11 +107,15 @@ void ScriptedReader::AwaitHeld(size_t count) {
   while (held_.size() + never_.size() < count) changed_.Wait(&mutex_);
 }
 
-void ScriptedReader::Release(Order order) {
+void ScriptedReader::Release(Order order, size_t most) {
   std::vector<Pending> released;
   {
     MutexLock lock(&mutex_);
     released.swap(held_);
+    if (released.size() > most) {
+      held_.assign(released.begin() + static_cast<ptrdiff_t>(most), released.end());
+      released.resize(most);
+    }
   }
   if (order == Order::kReversed) std::reverse(released.begin(), released.end());
   for (const Pending& pending : released) {

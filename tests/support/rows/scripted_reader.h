@@ -1,6 +1,7 @@
 // A row reader that fails by script.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <vector>
@@ -37,8 +38,9 @@ class ScriptedReader : public RowReader {
   size_t withheld();
   // Blocks until at least `count` reads are held or never answered.
   void AwaitHeld(size_t count);
-  // Hands all held reads to the inner reader, one by one in `order`, each after the result of the one before.
-  void Release(Order order);
+  // Hands the held reads, the `most` oldest of them, to the inner reader, one by one in `order`, each after the result
+  // of the one before.
+  void Release(Order order, size_t most = SIZE_MAX);
 
  private:
   struct Pending {
