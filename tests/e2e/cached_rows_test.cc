@@ -194,6 +194,7 @@ class CachedRows : public ::testing::Test {
           flags.cache_bytes = slots * kRowBytes;
           flags.batch_invariant = true;
           flags.max_tokens = 64;
+          flags.max_inflight_bytes = uint64_t{64} << 20;  // nobody is refused
         },
         nullptr, std::move(parts));
   }
