@@ -115,7 +115,7 @@ class CachedRowStoreImpl : public RowStore {
 
   // Reads: cached_row_store_reads.cc.
   void OnResults(absl::Span<const RowReadResult> results);
-  void StartRead(uint32_t arrival, Actions& actions) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void AskFor(uint32_t arrival, Actions& actions) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void FailRead(uint32_t arrival, const absl::Status& status, Actions& actions) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Out of the map; its slot is free again. The staging row stays the caller's.
   void Forget(uint32_t arrival) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

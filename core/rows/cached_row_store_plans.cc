@@ -73,6 +73,12 @@ void CachedRowStoreImpl::Perform(Actions actions) {
     std::sort(actions.reads.begin(), actions.reads.end(), [](const RowRead& a, const RowRead& b) {
       return a.file != b.file ? a.file < b.file : a.offset < b.offset;
     });
+    {
+      // In the order the reader takes them: each has the time-out for its own turn.
+      MutexLock lock(&mutex_);
+      const absl::Time now = clock_->Now();
+      for (const RowRead& read : actions.reads) staging_.ReadStarts(static_cast<uint32_t>(read.id), now);
+    }
     reader_->Submit(actions.reads, on_results_);
   }
   for (const PlanPtr& plan : actions.answers) {

@@ -18,9 +18,8 @@ uint64_t ReadId(uint32_t generation, uint32_t arrival) { return uint64_t{generat
 
 }  // namespace
 
-void CachedRowStoreImpl::StartRead(uint32_t row, Actions& actions) {
-  Arrival& arrival = staging_[row];
-  staging_.ReadStarts(row, clock_->Now());
+void CachedRowStoreImpl::AskFor(uint32_t row, Actions& actions) {
+  const Arrival& arrival = staging_[row];
   const RowLocation at = Locate(arrival.key);
   std::byte* destination = landing_.size() == 0 ? options_.staging.data + uint64_t{row} * options_.staging.row_bytes
                                                 : landing_.data() + uint64_t{row} * at.bytes;

@@ -37,7 +37,7 @@ CachedRowStoreImpl::Found CachedRowStoreImpl::Attempt(PlanState& plan, Actions& 
     total.misses += plan.result.counts.misses;
     total.joins += plan.result.counts.joins;
   }
-  for (const uint32_t arrival : fresh_) StartRead(arrival, actions);
+  for (const uint32_t arrival : fresh_) AskFor(arrival, actions);
   plan.phase = PlanPhase::kReading;
   return plan.reads_pending == 0 ? Found::kAll : Found::kReading;
 }

@@ -146,5 +146,22 @@ TEST_F(CachedRowStoreFaultTest, OneFailedReadAmongManyLetsTheOthersBeKept) {
   EXPECT_EQ(Step({4, 3}).hits, 2u);
 }
 
+TEST_F(CachedRowStoreFaultTest, ReadsHaveTheirTurnInTheOrderTheReaderTakesThem) {
+  Make(0, 1024, Hold);
+  std::vector<uint64_t> rows;
+  for (uint64_t row = 600; row > 0; --row) rows.push_back(row);  // named from the end of the file
+  Asked asked = Ask(std::move(rows));
+  clock_.AwaitWaiter();
+  clock_.Advance(absl::Seconds(4));
+  reader_->Release(ScriptedReader::Order::kSubmitted, 512);
+  clock_.AwaitWaiter();
+  clock_.Advance(absl::Seconds(2));  // the rest have had two seconds
+  clock_.AwaitWaiterAnew();
+  EXPECT_FALSE(asked.answered());
+  EXPECT_EQ(store_->stats().read_errors, 0u);
+  reader_->Release(ScriptedReader::Order::kSubmitted);
+  EXPECT_TRUE(asked.answer().status.ok());
+}
+
 }  // namespace
 }  // namespace pleiad
