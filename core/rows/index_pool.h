@@ -1,6 +1,7 @@
 // Objects known by small indices, reused in place: after warm-up taking one allocates nothing.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <utility>
 #include <vector>
