@@ -81,7 +81,7 @@ CachedRowStoreImpl::CachedRowStoreImpl(absl::Span<const TableLayout* const> tabl
                                    : CreatePolicy(kDefaultPolicy, options_.slots)),
       staging_(options_.staging.rows),
       reader_(std::move(reader)) {
-  policy_->ShareUses(slots_.uses(), sizeof(SlotWord));
+  if (slots_.size() > 0) policy_->ShareUses(slots_.uses(), sizeof(SlotWord));
   stats_.lookups.resize(tables_.size());
   timer_ = std::thread([this] { TimerLoop(); });
 }
