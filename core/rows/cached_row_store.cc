@@ -18,7 +18,8 @@ RowMapKind MapKind(const TableLayout& table, uint64_t most_cached, const std::op
 
 uint64_t CachedRowStoreBytes(absl::Span<const TableLayout* const> tables, uint32_t slots, uint32_t staging_rows) {
   const uint64_t most_cached = uint64_t{slots} + staging_rows;
-  uint64_t bytes = slots * (sizeof(SlotWord) + sizeof(uint64_t)) + staging_rows * sizeof(Arrival);
+  uint64_t bytes = slots * (sizeof(SlotWord) + sizeof(uint64_t)) + PolicyBytes(kDefaultPolicy, slots) +
+                   staging_rows * sizeof(Arrival);
   for (const TableLayout* table : tables) {
     bytes += RowMapBytes(ChooseRowMap(table->rows, most_cached), table->rows, most_cached);
   }

@@ -46,7 +46,7 @@ struct CachedRowStoreOptions {
   std::function<void(const absl::Status&)> on_table_health;
 };
 
-// Bytes of host memory beside arena and staging: row maps, slots, arrivals.
+// Bytes of host memory beside arena and staging: row maps, slots, the default policy, arrivals.
 uint64_t CachedRowStoreBytes(absl::Span<const TableLayout* const> tables, uint32_t slots, uint32_t staging_rows);
 
 // `tables` [layers] are copied; `files` [FileIndex] name the files in errors. The store owns `reader`; what is due of

@@ -87,8 +87,13 @@ inline constexpr PolicyKind kPolicyKinds[] = {PolicyKind::kClock, PolicyKind::kS
 // The best on balance of tests/bench/hit_rate_bench.
 inline constexpr PolicyKind kDefaultPolicy = PolicyKind::kS3Fifo;
 
-// Memory: 1 byte a slot (CLOCK), 9 (SIEVE), 19 (S3-FIFO, what it remembers of evicted rows included).
 std::unique_ptr<EvictionPolicy> CreatePolicy(PolicyKind kind, uint32_t slots);
+
+// Bytes it keeps beside the counts of uses, one a slot: about, what S3-FIFO remembers of evicted rows included.
+constexpr uint64_t PolicyBytes(PolicyKind kind, uint32_t slots) {
+  constexpr uint64_t kBytesPerSlot[] = {0, 8, 18};  // as PolicyKind
+  return kBytesPerSlot[static_cast<size_t>(kind)] * slots;
+}
 
 // "clock", "s3fifo", "sieve".
 const char* Name(PolicyKind kind);
