@@ -211,14 +211,7 @@ void EngineImpl::Release(SequenceId sequence, uint64_t epoch, std::function<void
   done(std::move(result));
 }
 
-void EngineImpl::Lookup(LookupRequest request, std::function<void(LookupResult)> done) {
-  auto op = std::make_shared<LookupOp>();
-  op->kind = OpKind::kLookup;
-  op->request = std::move(request);
-  op->done = std::move(done);
-  std::vector<ErrorDetail> errors = CheckLookup(op->request, model_.config, options_.max_tokens);
-  if (LayerChoice choice = ChooseLayer(model_.config, op->request.layer); choice.layer) op->layer = *choice.layer;
-  if (!errors.empty()) op->refused = Refused(std::move(errors));
+void EngineImpl::ArriveLookup(const std::shared_ptr<LookupOp>& op) {
   Section section(this);
   Admit(op);
   if (Outcome now = RefusedNow(); !now.ok()) {
@@ -228,19 +221,24 @@ void EngineImpl::Lookup(LookupRequest request, std::function<void(LookupResult)>
   Join(section, op);
 }
 
+void EngineImpl::Lookup(LookupRequest request, std::function<void(LookupResult)> done) {
+  auto op = std::make_shared<LookupOp>();
+  op->kind = OpKind::kLookup;
+  op->request = std::move(request);
+  op->done = std::move(done);
+  std::vector<ErrorDetail> errors = CheckLookup(op->request, model_.config, options_.max_tokens);
+  if (LayerChoice choice = ChooseLayer(model_.config, op->request.layer); choice.layer) op->layer = *choice.layer;
+  if (!errors.empty()) op->refused = Refused(std::move(errors));
+  ArriveLookup(op);
+}
+
 void EngineImpl::Warm(LayerOrdinal layer, std::vector<RowId> rows, std::function<void(Outcome)> done) {
   auto op = std::make_shared<LookupOp>();
   op->kind = OpKind::kLookup;
   op->layer = layer;
   op->warm = std::move(rows);
   op->done = [fn = std::move(done)](LookupResult result) { fn(std::move(result.outcome)); };
-  Section section(this);
-  Admit(op);
-  if (Outcome now = RefusedNow(); !now.ok()) {
-    Finish(section, op, std::move(now));
-    return;
-  }
-  Join(section, op);
+  ArriveLookup(op);
 }
 
 void EngineImpl::Cancel(StepId step) {
