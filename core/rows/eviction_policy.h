@@ -91,8 +91,15 @@ std::unique_ptr<EvictionPolicy> CreatePolicy(PolicyKind kind, uint32_t slots);
 
 // Bytes it keeps beside the counts of uses, one a slot: about, what S3-FIFO remembers of evicted rows included.
 constexpr uint64_t PolicyBytes(PolicyKind kind, uint32_t slots) {
-  constexpr uint64_t kBytesPerSlot[] = {0, 8, 18};  // as PolicyKind
-  return kBytesPerSlot[static_cast<size_t>(kind)] * slots;
+  switch (kind) {
+    case PolicyKind::kClock:
+      return 0;
+    case PolicyKind::kS3Fifo:
+      return uint64_t{18} * slots;
+    case PolicyKind::kSieve:
+      return uint64_t{8} * slots;
+  }
+  return 0;
 }
 
 // "clock", "s3fifo", "sieve".

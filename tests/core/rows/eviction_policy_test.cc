@@ -1,5 +1,7 @@
 #include "core/rows/eviction_policy.h"
 
+#include <malloc.h>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -182,6 +184,19 @@ TEST(S3Fifo, ARowThatComesBackSoonSurvivesAScan) {
   ASSERT_EQ(replace(key++), 0u);
   const uint32_t back = replace(0);  // key 0, forgotten a moment ago
   for (int i = 0; i < 1000; ++i) ASSERT_NE(replace(key++), back);
+}
+
+// What the allocator hands out for a policy of many slots, the counts of uses aside.
+TEST(EvictionPolicyBytes, AreThoseThatThePolicyTakes) {
+  constexpr uint32_t kSlots = 1 << 20;
+  for (const PolicyKind kind : kPolicyKinds) {
+    const uint64_t before = ::mallinfo2().hblkhd + ::mallinfo2().uordblks;
+    const std::unique_ptr<EvictionPolicy> policy = CreatePolicy(kind, kSlots);
+    const uint64_t taken = ::mallinfo2().hblkhd + ::mallinfo2().uordblks - before;
+    if (taken == 0) GTEST_SKIP() << "this allocator does not count";
+    EXPECT_NEAR(static_cast<double>(taken), static_cast<double>(PolicyBytes(kind, kSlots) + kSlots), 3.0 * kSlots)
+        << Name(kind);
+  }
 }
 
 }  // namespace
