@@ -64,13 +64,17 @@ struct SegmentPlan {
 
 enum class OutputKind : uint8_t { kHighway, kDelta };
 
+// Whose addresses a part's tensors have: the host's, of any alignment, or the device's own, multiples of 16 bytes.
+enum class TensorMemory : uint8_t { kHost, kDevice };
+
 // The tensors of one request: consecutive tokens of the batch.
 struct TensorPart {
   uint32_t first_token = 0;
   uint32_t num_tokens = 0;
-  const std::byte* input = nullptr;  // [num_tokens, C] of input_dtype, any alignment; null: zeros
+  TensorMemory memory = TensorMemory::kHost;
+  const std::byte* input = nullptr;  // [num_tokens, C] of input_dtype; null: zeros
   DType input_dtype = DType::kF32;   // kF32 or kBf16
-  std::byte* output = nullptr;       // [num_tokens, C] of output_dtype, any alignment
+  std::byte* output = nullptr;       // [num_tokens, C] of output_dtype; the input's own, of the same dtype, or apart
   DType output_dtype = DType::kF32;
   OutputKind kind = OutputKind::kHighway;
 };

@@ -9,6 +9,7 @@
 #include "core/device/cpu/cpu_device.h"
 #include "core/device/cpu/isa.h"
 #include "core/device/cpu/stage.h"
+#include "core/device/plan_check.h"
 
 namespace pleiad {
 namespace {
@@ -87,14 +88,18 @@ absl::Status DeviceOptions::Validate() const {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::unique_ptr<Device>> CreateCpuDevice(const DeviceOptions& options,
-                                                        std::vector<LayerWeights> weights) {
+absl::Status CheckDevice(const DeviceOptions& options, const std::vector<LayerWeights>& weights) {
   PLEIAD_RETURN_IF_ERROR(options.Validate());
   if (weights.empty()) return Bad("weights.size", 0, "must be one per layer");
   if (options.row_dtype == DType::kF8E4M3 && options.row_scales.size() != weights.size()) {
     return Bad("row_scales.size", options.row_scales.size(), absl::StrCat("must be ", weights.size()));
   }
-  PLEIAD_RETURN_IF_ERROR(CheckWeights(options.geometry, weights));
+  return CheckWeights(options.geometry, weights);
+}
+
+absl::StatusOr<std::unique_ptr<Device>> CreateCpuDevice(const DeviceOptions& options,
+                                                        std::vector<LayerWeights> weights) {
+  PLEIAD_RETURN_IF_ERROR(CheckDevice(options, weights));
   return CpuDevice::Create(options, std::move(weights));
 }
 

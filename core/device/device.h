@@ -32,6 +32,8 @@ struct DeviceOptions {
   bool batch_invariant = false;  // one order of summation for any batch
   // Highest instruction set of the CPU GEMM, for tests: "", "portable", "avx2", "avx512", "avx512_bf16".
   std::string cpu_isa;
+  uint32_t cuda_ordinal = 0;  // CUDA home: which GPU
+  bool cuda_graphs = true;    // CUDA home: replay small batches as graphs
 
   // InvalidArgument naming the field, its value and the rule.
   absl::Status Validate() const;
@@ -51,6 +53,14 @@ struct DeviceMemory {  // bytes, as allocated
   uint64_t carries = 0;
   uint64_t weights = 0;
   uint64_t scratch = 0;
+};
+
+// Since the start.
+struct DeviceStats {
+  uint64_t batches = 0;           // of Run with tokens
+  uint64_t graph_batches = 0;     // those of them replayed as a graph
+  uint64_t capture_failures = 0;  // graphs that could not be made; their batches run launch by launch
+  double busy_seconds = 0;        // in which batches that are done ran on the device; 0 where it is not known
 };
 
 struct DeviceInfo {
@@ -81,6 +91,7 @@ class Device {
   virtual ~Device() = default;
 
   virtual const DeviceInfo& info() const = 0;
+  virtual DeviceStats stats() const = 0;
   virtual StagingView staging() const = 0;
 
   // Copies consecutive rows [n, row_bytes] into the arena from slot `first` on; blocks. Only before the first
@@ -99,5 +110,17 @@ class Device {
 // be had.
 absl::StatusOr<std::unique_ptr<Device>> CreateCpuDevice(const DeviceOptions& options,
                                                         std::vector<LayerWeights> weights);
+
+// The same; Unimplemented when built without CUDA, NotFound when there is no such GPU, no driver or no cuBLASLt.
+absl::StatusOr<std::unique_ptr<Device>> CreateCudaDevice(const DeviceOptions& options,
+                                                         std::vector<LayerWeights> weights);
+
+struct CudaGpu {
+  std::string name;
+  uint64_t total_bytes = 0;
+  uint64_t free_bytes = 0;
+};
+// The statuses of CreateCudaDevice.
+absl::StatusOr<CudaGpu> FindCudaGpu(uint32_t ordinal);
 
 }  // namespace pleiad

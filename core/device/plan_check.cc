@@ -40,9 +40,8 @@ absl::Status CheckCarry(const DeviceOptions& options, CarrySlot carry, const Rin
   return absl::OkStatus();
 }
 
-absl::Status CheckPlan(const DeviceOptions& options, const BatchPlan& plan) {
-  const size_t layers = options.row_scales.size();
-  if (options.row_dtype == DType::kF8E4M3 && plan.layer.value() >= layers) {
+absl::Status CheckPlan(const DeviceOptions& options, size_t layers, TensorMemory memory, const BatchPlan& plan) {
+  if (plan.layer.value() >= layers) {
     return Bad("layer", plan.layer.value(), absl::StrCat("must be < ", layers));
   }
   if (plan.num_tokens > options.max_tokens) {
@@ -76,6 +75,10 @@ absl::Status CheckPlan(const DeviceOptions& options, const BatchPlan& plan) {
     PLEIAD_RETURN_IF_ERROR(CheckTensor(part.input_dtype));
     PLEIAD_RETURN_IF_ERROR(CheckTensor(part.output_dtype));
     if (part.num_tokens > 0 && part.output == nullptr) return Bad("parts.output", 0, "must not be null");
+    if (part.memory == TensorMemory::kHost) continue;
+    if (memory == TensorMemory::kHost) return Bad("parts.memory", 1, "this device reads host memory alone");
+    const auto addresses = reinterpret_cast<uintptr_t>(part.input) | reinterpret_cast<uintptr_t>(part.output);
+    if (addresses % 16 != 0) return Bad("parts address", addresses, "must be a multiple of 16 on the device");
   }
   return absl::OkStatus();
 }

@@ -1,6 +1,7 @@
 #include "core/device/cpu/cpu_device.h"
 
 #include <algorithm>
+#include <chrono>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -53,6 +54,11 @@ absl::Status CpuDevice::WriteArena(Slot first, absl::Span<const std::byte> rows)
   return rows_.WriteArena(first, rows);
 }
 
+DeviceStats CpuDevice::stats() const {
+  MutexLock lock(&mutex_);
+  return stats_;
+}
+
 absl::Status CpuDevice::Lose(absl::Status why) {
   MutexLock lock(&mutex_);
   if (lost_.ok()) lost_ = std::move(why);
@@ -61,10 +67,7 @@ absl::Status CpuDevice::Lose(absl::Status why) {
 }
 
 absl::StatusOr<Ticket> CpuDevice::Run(const BatchPlan& plan) {
-  absl::Status status = CheckPlan(options_, plan);
-  if (status.ok() && plan.layer.value() >= layers_) {
-    status = absl::InternalError(absl::StrCat("plan: layer = ", plan.layer.value(), ": must be < ", layers_));
-  }
+  absl::Status status = CheckPlan(options_, layers_, TensorMemory::kHost, plan);
   if (!status.ok()) return Lose(std::move(status));
   std::unique_ptr<BatchPlan> copy;
   {
@@ -116,9 +119,15 @@ void CpuDevice::Work() {
       task = std::move(queue_.front());
       queue_.pop_front();
     }
+    const auto begun = std::chrono::steady_clock::now();
     Do(task);
+    const std::chrono::duration<double> busy = std::chrono::steady_clock::now() - begun;
     MutexLock lock(&mutex_);
-    if (auto* plan = std::get_if<std::unique_ptr<BatchPlan>>(&task)) spare_plans_.push_back(std::move(*plan));
+    stats_.busy_seconds += busy.count();
+    if (auto* plan = std::get_if<std::unique_ptr<BatchPlan>>(&task)) {
+      if ((*plan)->num_tokens > 0) ++stats_.batches;
+      spare_plans_.push_back(std::move(*plan));
+    }
     done_ = Ticket(done_.value() + 1);
     done_cv_.NotifyAll();
   }

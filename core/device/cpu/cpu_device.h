@@ -23,6 +23,7 @@ class CpuDevice : public Device {
   ~CpuDevice() override;
 
   const DeviceInfo& info() const override { return info_; }
+  DeviceStats stats() const override ABSL_LOCKS_EXCLUDED(mutex_);
   StagingView staging() const override { return rows_.staging(); }
   absl::Status WriteArena(Slot first, absl::Span<const std::byte> rows) override;
   absl::StatusOr<Ticket> Run(const BatchPlan& plan) override ABSL_LOCKS_EXCLUDED(mutex_);
@@ -51,7 +52,7 @@ class CpuDevice : public Device {
   RowMemory rows_;
   const std::unique_ptr<Stage> stage_;
 
-  Mutex mutex_;
+  mutable Mutex mutex_;
   CondVar work_cv_;
   CondVar done_cv_;
   std::deque<Task> queue_ ABSL_GUARDED_BY(mutex_);
@@ -60,6 +61,7 @@ class CpuDevice : public Device {
   Ticket last_ ABSL_GUARDED_BY(mutex_);
   Ticket done_ ABSL_GUARDED_BY(mutex_);
   absl::Status lost_ ABSL_GUARDED_BY(mutex_);
+  DeviceStats stats_ ABSL_GUARDED_BY(mutex_);
   bool stop_ ABSL_GUARDED_BY(mutex_) = false;
 
   std::thread worker_;

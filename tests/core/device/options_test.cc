@@ -94,15 +94,17 @@ struct PlanCase {
 
 TEST(PlanCheckTest, BadPlansAreRefusedByName) {
   const DeviceOptions options = GoodOptions();
-  std::vector<std::byte> tensor(4 * 96 * 4);
+  alignas(16) static std::byte tensor[4 * 96 * 4];
   BatchPlan good;
   good.num_tokens = 4;
   good.gather.assign(16, GatherIndex::OfSlot(Slot(99)));
   good.fills = {{49, Slot(99)}};
   good.segments = {{.carry = CarrySlot(2), .first_token = 0, .num_tokens = 1}, {.first_token = 1, .num_tokens = 3}};
-  good.parts = {TensorPart{.num_tokens = 4, .output = tensor.data()}};
-  ASSERT_TRUE(CheckPlan(options, good).ok()) << CheckPlan(options, good);
+  good.parts = {TensorPart{.num_tokens = 4, .output = tensor}};
+  const auto check = [&options](const BatchPlan& plan) { return CheckPlan(options, 1, TensorMemory::kDevice, plan); };
+  ASSERT_TRUE(check(good).ok()) << check(good);
   const PlanCase cases[] = {
+      {"layer", [](auto& p) { p.layer = LayerOrdinal(1); }},
       {"num_tokens", [](auto& p) { p.num_tokens = 17; }},
       {"gather.size", [](auto& p) { p.gather.pop_back(); }},
       {"gather slot", [](auto& p) { p.gather[3] = GatherIndex::OfSlot(Slot(100)); }},
@@ -114,6 +116,7 @@ TEST(PlanCheckTest, BadPlansAreRefusedByName) {
       {"parts.num_tokens", [](auto& p) { p.parts[0].num_tokens = 5; }},
       {"parts.output", [](auto& p) { p.parts[0].output = nullptr; }},
       {"parts.dtype", [](auto& p) { p.parts[0].input_dtype = DType::kI64; }},
+      {"parts address", [](auto& p) { p.parts[0].memory = TensorMemory::kDevice, ++p.parts[0].output; }},
       {"carry", [](auto& p) { p.segments[0].carry = CarrySlot(3); }},
       {"ring.cursor", [](auto& p) { p.segments[0].ring.cursor = 17; }},
       {"ring.valid", [](auto& p) { p.segments[0].ring.valid = 18; }},
@@ -121,7 +124,7 @@ TEST(PlanCheckTest, BadPlansAreRefusedByName) {
   for (const PlanCase& c : cases) {
     BatchPlan plan = good;
     c.spoil(plan);
-    const absl::Status status = CheckPlan(options, plan);
+    const absl::Status status = check(plan);
     EXPECT_EQ(status.code(), absl::StatusCode::kInternal) << c.field;
     EXPECT_THAT(std::string(status.message()), HasSubstr(std::string("plan: ") + c.field + " = ")) << status;
   }
@@ -134,9 +137,22 @@ TEST(PlanCheckTest, ALongStepMustSetItsRowsAside) {
   plan.segments = {{.carry = CarrySlot(0), .num_tokens = 9}};
   std::vector<std::byte> tensor(9 * 96 * 4);
   plan.parts = {TensorPart{.num_tokens = 9, .output = tensor.data()}};
-  EXPECT_FALSE(CheckPlan(GoodOptions(), plan).ok());
+  EXPECT_FALSE(CheckPlan(GoodOptions(), 1, TensorMemory::kHost, plan).ok());
   plan.segments[0].ring_to_undo = true;
-  EXPECT_TRUE(CheckPlan(GoodOptions(), plan).ok());
+  EXPECT_TRUE(CheckPlan(GoodOptions(), 1, TensorMemory::kHost, plan).ok());
+}
+
+TEST(PlanCheckTest, TensorsInDeviceMemoryAreForDevicesThatReadIt) {
+  alignas(16) std::byte tensor[96 * 4];
+  BatchPlan plan;
+  plan.num_tokens = 1;
+  plan.gather.assign(4, GatherIndex::OfSlot(Slot(0)));
+  plan.segments = {{.num_tokens = 1}};
+  plan.parts = {TensorPart{.num_tokens = 1, .memory = TensorMemory::kDevice, .output = tensor}};
+  EXPECT_TRUE(CheckPlan(GoodOptions(), 1, TensorMemory::kDevice, plan).ok());
+  const absl::Status refused = CheckPlan(GoodOptions(), 1, TensorMemory::kHost, plan);
+  EXPECT_EQ(refused.code(), absl::StatusCode::kInternal);
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("plan: parts.memory = "));
 }
 
 TEST(PlanCheckTest, ABadPlanLosesTheDevice) {

@@ -28,6 +28,7 @@ class FakeDevice : public Device {
   explicit FakeDevice(Geometry geometry) : geometry_(geometry) { info_.name = "fake"; }
 
   const DeviceInfo& info() const override { return info_; }
+  DeviceStats stats() const override { return {}; }
   StagingView staging() const override { return {}; }
   absl::Status WriteArena(Slot, absl::Span<const std::byte>) override { return absl::OkStatus(); }
 
