@@ -1,0 +1,145 @@
+# The sections of tests/gpu/run.sh, which sources this file. Each runs as a process of its own, with its time limit.
+# A section prints its log; what `say` prints is shown in the reply too. Its exit code: 0 pass, 77 skipped, else fail.
+# shellcheck shell=bash disable=SC2034,SC2154  # device, section, out, work, tree and python come from run.sh
+
+all_sections=(golden equality sanitizer stage layer model engine random e2e server)
+declare -A budget=([golden]=90 [equality]=150 [sanitizer]=200 [stage]=200 [layer]=180 [model]=150 [engine]=180
+  [random]=240 [e2e]=200 [server]=240)
+
+# Tests that belong to the section random, by name, and those small enough for compute-sanitizer.
+long_tests=${PLEIAD_LONG_TESTS:-*Long*:*Random*:*Flat*}
+sanitizer_tests=${PLEIAD_SANITIZER_TESTS:-*Tiny*:*Golden*:*CarryTest*N3K4Hc4*}
+
+[ -z "${device:-}" ] || export PLEIAD_TEST_DEVICE=$device
+
+say() { echo "$*" | tee -a "$work/$section.table"; }
+show() { tee -a "$work/$section.table"; }
+ours() { LD_LIBRARY_PATH=$tree/lib "$@"; }
+binary() { find "$tree/build" -type f -name "$1" | head -n 1; }
+
+# A section passes when something ran and nothing failed: `check NAME COMMAND...` for each part, `settle` at the end.
+ran=0 bad=0
+check() {
+  local what=$1 start=$SECONDS code
+  shift
+  "$@"
+  code=$?
+  case "$code" in
+    0) ran=$((ran + 1)) ;;
+    77) return ;;
+    *) bad=$((bad + 1)); say "  FAILED $what (exit code $code, $((SECONDS - start)) s)" ;;
+  esac
+}
+settle() {
+  [ "$bad" -eq 0 ] || exit 1
+  [ "$ran" -gt 0 ] || exit 77
+  exit 0
+}
+
+# gtest BINARY FILTER [WRAPPER...]: fails also when every test skipped itself, as tests do that find no GPU.
+gtest() {
+  local name=$1 filter=$2 path count code counts
+  shift 2
+  path=$(binary "$name")
+  [ -n "$path" ] || { say "  skipped: $name is not in the bundle"; return 77; }
+  count=$(ours "$path" --gtest_list_tests --gtest_filter="$filter" | grep -c '^  ')
+  [ "$count" -gt 0 ] || { say "  skipped: no test of $name matches $filter"; return 77; }
+  local log=$work/gtest.$BASHPID.log start=$SECONDS
+  ours "$@" "$path" --gtest_filter="$filter" --gtest_brief=1 2>&1 | tee "$log"
+  code=${PIPESTATUS[0]}
+  counts=$(grep -E '^\[  (PASSED|SKIPPED|FAILED )' "$log" | sed -E 's/^\[ +([A-Z]+) +\] ([0-9]+) tests?.*/\2 \1/' | grep -E '^[0-9]' | tr '\n' ' ')
+  say "  ${*:+$(basename "$1") ${*:2:2} }$name: $count tests, ${counts:-ended early }exit code $code, $((SECONDS - start)) s"
+  [ "$code" -ne 0 ] && grep -E '^\[  FAILED  \] [A-Za-z]' "$log" | sort -u | head -n 15 | cut -c 1-120 | show
+  grep -qE '\[  PASSED  \] [1-9]' "$log" || [ "$code" -ne 0 ] || { say "  no test of $name ran: all skipped themselves"; code=1; }
+  return "$code"
+}
+
+# python SCRIPT ARGUMENTS...
+script() {
+  [ -n "$python" ] || { say "  skipped: no python3 with grpc, google.protobuf and numpy"; return 77; }
+  "$python" "tests/gpu/$1" --table "$work/$section.table" "${@:2}"
+}
+torch() { [ -n "$python" ] && "$python" -c 'import torch, transformers; assert torch.cuda.is_available()' 2> /dev/null; }
+
+section_golden() {
+  check device_test gtest device_test '*'
+  settle
+}
+
+section_equality() {
+  check cuda_device_test gtest cuda_device_test "-$long_tests"
+  settle
+}
+
+section_sanitizer() {
+  command -v compute-sanitizer > /dev/null || PATH=$PATH:/usr/local/cuda/bin
+  command -v compute-sanitizer > /dev/null || { say "  skipped: no compute-sanitizer"; exit 77; }
+  local tool name
+  for tool in memcheck racecheck; do
+    for name in cuda_device_test device_test; do
+      check "$tool of $name" gtest "$name" "$sanitizer_tests" \
+        compute-sanitizer --tool "$tool" --error-exitcode 99 --print-limit 20
+    done
+  done
+  settle
+}
+
+section_stage() {
+  local bench
+  bench=$(binary cuda_stage_bench)
+  if [ -n "$bench" ]; then
+    check cuda_stage_bench bench_table ours "$bench" --json "$out/stage.json"
+  else
+    say "  skipped: cuda_stage_bench is not in the bundle"
+  fi
+  if torch; then
+    check reference_bench script reference_bench.py --json "$out/reference.json"
+    [ ! -s "$out/stage.json" ] || check ratios script stage_table.py "$out/stage.json" "$out/reference.json"
+  else
+    say "  skipped: no torch with a GPU"
+  fi
+  settle
+}
+bench_table() { "$@" 2>&1 | show; return "${PIPESTATUS[0]}"; }
+
+section_layer() {
+  torch || { say "  skipped: no torch with a GPU"; exit 77; }
+  check layer script reference_layer.py --json "$out/layer.json"
+  check "a broken weight is found" fails script reference_layer.py --break
+  settle
+}
+fails() {
+  "$@" && { say "  passed, which it must not"; return 1; }
+  [ $? -eq 1 ]  # 1: the comparison failed; anything else is no proof
+}
+
+section_model() {
+  torch || { say "  skipped: no torch with a GPU"; exit 77; }
+  check model script whole_model.py --json "$out/model.json"
+  settle
+}
+
+section_engine() {
+  check stage_test gtest stage_test '-*RandomBatches*'
+  check engine_test gtest engine_test '*'
+  settle
+}
+
+section_random() {
+  export PLEIAD_RANDOM_BATCHES=${PLEIAD_RANDOM_BATCHES:-10000}
+  check random_batches script random_batches.py --device "$device" --batches "$PLEIAD_RANDOM_BATCHES"
+  check cuda_device_test gtest cuda_device_test "$long_tests"
+  check stage_test gtest stage_test '*RandomBatches*'
+  settle
+}
+
+section_e2e() {
+  local path
+  for path in "$tree"/build/tests/e2e/*_test; do check "$(basename "$path")" gtest "$(basename "$path")" '*'; done
+  settle
+}
+
+section_server() {
+  check server_load script server_load.py --device "$device" --json "$out/server.json"
+  settle
+}
