@@ -86,7 +86,7 @@ struct BatchPlan {
   std::vector<Fill> fills;
   std::vector<GatherIndex> gather;    // [T, heads]
   std::vector<SegmentPlan> segments;  // disjoint carries (kNoCarry aside), tokens in order without gaps
-  std::vector<TensorPart> parts;      // tokens in order without gaps
+  std::vector<TensorPart> parts;      // tokens in order without gaps; a segment lies in one part
   // When set, the batch only gathers: BF16 [T, E] is written here, segments and parts are empty.
   Bf16* embeddings = nullptr;
 };

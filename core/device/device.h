@@ -53,6 +53,7 @@ struct DeviceMemory {  // bytes, as allocated
   uint64_t carries = 0;
   uint64_t weights = 0;
   uint64_t scratch = 0;
+  uint64_t pinned = 0;  // host memory that a GPU reads and writes, staging aside; 0 on the CPU
 };
 
 // Since the start.

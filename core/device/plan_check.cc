@@ -40,6 +40,26 @@ absl::Status CheckCarry(const DeviceOptions& options, CarrySlot carry, const Rin
   return absl::OkStatus();
 }
 
+// Segments and parts cover the batch.
+static absl::Status CheckSegments(const DeviceOptions& options, const BatchPlan& plan) {
+  size_t part = 0;
+  for (const SegmentPlan& segment : plan.segments) {
+    if (segment.num_tokens > 0) {
+      const auto end = [&] { return plan.parts[part].first_token + plan.parts[part].num_tokens; };
+      while (segment.first_token >= end()) ++part;
+      if (segment.num_tokens > end() - segment.first_token) {
+        return Bad("segment.num_tokens", segment.num_tokens, "passes the end of its part");
+      }
+    }
+    if (segment.carry == kNoCarry) continue;
+    PLEIAD_RETURN_IF_ERROR(CheckCarry(options, segment.carry, segment.ring));
+    if (segment.num_tokens > options.rollback_tokens && !segment.ring_to_undo) {
+      return Bad("segment.num_tokens", segment.num_tokens, "needs ring_to_undo beyond rollback_tokens");
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckPlan(const DeviceOptions& options, size_t layers, TensorMemory memory, const BatchPlan& plan) {
   if (plan.layer.value() >= layers) {
     return Bad("layer", plan.layer.value(), absl::StrCat("must be < ", layers));
@@ -64,13 +84,7 @@ absl::Status CheckPlan(const DeviceOptions& options, size_t layers, TensorMemory
   }
   PLEIAD_RETURN_IF_ERROR(CheckCover("segments", plan.segments, plan.num_tokens));
   PLEIAD_RETURN_IF_ERROR(CheckCover("parts", plan.parts, plan.num_tokens));
-  for (const SegmentPlan& segment : plan.segments) {
-    if (segment.carry == kNoCarry) continue;
-    PLEIAD_RETURN_IF_ERROR(CheckCarry(options, segment.carry, segment.ring));
-    if (segment.num_tokens > options.rollback_tokens && !segment.ring_to_undo) {
-      return Bad("segment.num_tokens", segment.num_tokens, "needs ring_to_undo beyond rollback_tokens");
-    }
-  }
+  PLEIAD_RETURN_IF_ERROR(CheckSegments(options, plan));
   for (const TensorPart& part : plan.parts) {
     PLEIAD_RETURN_IF_ERROR(CheckTensor(part.input_dtype));
     PLEIAD_RETURN_IF_ERROR(CheckTensor(part.output_dtype));

@@ -1,0 +1,20 @@
+#include "core/device/cuda/batch_slot.h"
+
+#include "core/base/status_macros.h"
+
+namespace pleiad::cuda {
+
+absl::StatusOr<BatchSlot> BatchSlot::Create(const PlanShape& shape, uint32_t max_tokens, uint32_t image_tokens) {
+  BatchSlot slot;
+  const uint64_t bytes = PlanImageLayout(shape, image_tokens).bytes;
+  PLEIAD_ASSIGN_OR_RETURN(slot.image, AllocatePinned("plan", bytes));
+  PLEIAD_ASSIGN_OR_RETURN(slot.device_image, AllocateDevice("plan", bytes));
+  PLEIAD_ASSIGN_OR_RETURN(slot.tensors, TensorStaging::Create(shape.geometry, max_tokens));
+  PLEIAD_ASSIGN_OR_RETURN(slot.uploaded, MakeEvent(EventTiming::kOff));
+  PLEIAD_ASSIGN_OR_RETURN(slot.begun, MakeEvent(EventTiming::kOn));
+  PLEIAD_ASSIGN_OR_RETURN(slot.computed, MakeEvent(EventTiming::kOn));
+  PLEIAD_ASSIGN_OR_RETURN(slot.done, MakeEvent(EventTiming::kOff));
+  return slot;
+}
+
+}  // namespace pleiad::cuda

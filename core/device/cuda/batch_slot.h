@@ -1,0 +1,33 @@
+// What one batch in flight has to itself: its plan in pinned memory and on the device, its tensors, events and graphs.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "core/base/strong_id.h"
+#include "core/device/cuda/owners.h"
+#include "core/device/cuda/plan_image.h"
+#include "core/device/cuda/tensor_staging.h"
+
+namespace pleiad::cuda {
+
+struct BatchSlot {
+  // Rewritten only when `last` is done.
+  PinnedMemoryBlock image;
+  DeviceMemoryBlock device_image;
+  TensorStaging tensors;
+
+  Event uploaded;  // on the upload stream
+  Event begun;     // on the compute stream, with times
+  Event computed;
+  Event done;      // on the download stream
+
+  std::vector<std::vector<GraphExec>> graphs;  // [layers][buckets]; empty where they could not be made
+
+  Ticket last;  // 0: never used
+
+  static absl::StatusOr<BatchSlot> Create(const PlanShape& shape, uint32_t max_tokens, uint32_t image_tokens);
+};
+
+}  // namespace pleiad::cuda

@@ -1,0 +1,307 @@
+#include "core/device/cuda/cuda_device.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "core/base/status_macros.h"
+#include "core/device/plan_check.h"
+
+namespace pleiad::cuda {
+
+CudaDevice::~CudaDevice() {
+  if (UseGpu().ok() && compute_.get() != nullptr) cudaDeviceSynchronize();
+}
+
+absl::Status CudaDevice::UseGpu() const {
+  return ToStatus(cudaSetDevice(static_cast<int>(options_.cuda_ordinal)), "cudaSetDevice");
+}
+
+StagingView CudaDevice::staging() const { return {staging_.data(), options_.staging_rows, row_bytes_}; }
+
+DeviceStats CudaDevice::stats() const {
+  MutexLock lock(&mutex_);
+  return stats_;
+}
+
+absl::Status CudaDevice::WriteArena(Slot first, absl::Span<const std::byte> rows) {
+  if (rows.size() % row_bytes_ != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("rows = ", rows.size(), " bytes: not a multiple of the row's ", row_bytes_));
+  }
+  const uint64_t count = rows.size() / row_bytes_;
+  if (first.value() > options_.arena_slots || count > options_.arena_slots - first.value()) {
+    return absl::OutOfRangeError(absl::StrCat("slots [", first.value(), ", ", first.value() + count,
+                                              ") pass the arena's ", options_.arena_slots));
+  }
+  if (count == 0) return absl::OkStatus();
+  PLEIAD_RETURN_IF_ERROR(UseGpu());
+  return ToStatus(cudaMemcpy(arena_.data() + uint64_t{first.value()} * row_bytes_, rows.data(), rows.size(),
+                             cudaMemcpyHostToDevice),
+                  "cudaMemcpy to the arena");
+}
+
+// ---- tickets -------------------------------------------------------------------------------------------------------
+
+absl::Status CudaDevice::Lose(absl::Status why) {
+  MutexLock lock(&mutex_);
+  if (lost_.ok()) lost_ = absl::InternalError(why.message());
+  retired_cv_.NotifyAll();
+  return lost_;
+}
+
+absl::Status CudaDevice::lost() const {
+  MutexLock lock(&mutex_);
+  return lost_;
+}
+
+Ticket CudaDevice::Push(Work work) {
+  MutexLock lock(&mutex_);
+  work.ticket = last_ = Ticket(last_.value() + 1);
+  if (work.slot != kNone) slots_[work.slot].last = last_;
+  if (work.place != kNone) carry_io_.at(work.place).last = last_;
+  queue_.push_back(work);
+  return last_;
+}
+
+absl::Status CudaDevice::Wait(Ticket ticket) {
+  while (true) {
+    Work work;
+    {
+      MutexLock lock(&mutex_);
+      while (lost_.ok() && done_ < ticket && retiring_) retired_cv_.Wait(&mutex_);
+      if (!lost_.ok() || done_ >= ticket) return lost_;
+      if (queue_.empty()) return absl::InternalError(absl::StrCat("ticket ", ticket.value(), " was never given"));
+      work = queue_.front();
+      queue_.pop_front();
+      retiring_ = true;
+    }
+    absl::Status status = Retire(work);
+    if (!status.ok()) status = Lose(std::move(status));
+    MutexLock lock(&mutex_);
+    retiring_ = false;
+    if (status.ok()) done_ = work.ticket;
+    retired_cv_.NotifyAll();
+  }
+}
+
+absl::Status CudaDevice::Retire(const Work& work) {
+  PLEIAD_RETURN_IF_ERROR(UseGpu());
+  PLEIAD_RETURN_IF_ERROR(ToStatus(cudaEventSynchronize(work.done), "cudaEventSynchronize"));
+  if (work.rows != nullptr) {
+    std::memcpy(work.rows, carry_io_.at(work.place).rows, carry_io_.place_bytes());
+  }
+  if (work.slot == kNone) return absl::OkStatus();
+  BatchSlot& slot = slots_[work.slot];
+  slot.tensors.Finish(copy_out_);
+  float milliseconds = 0;
+  PLEIAD_RETURN_IF_ERROR(
+      ToStatus(cudaEventElapsedTime(&milliseconds, slot.begun.get(), slot.computed.get()), "cudaEventElapsedTime"));
+  MutexLock lock(&mutex_);
+  stats_.busy_seconds += milliseconds / 1000;
+  return absl::OkStatus();
+}
+
+// ---- batches -------------------------------------------------------------------------------------------------------
+
+absl::Status CudaDevice::CheckBatch(const BatchPlan& plan) const {
+  PLEIAD_RETURN_IF_ERROR(CheckPlan(options_, layers_.size(), TensorMemory::kDevice, plan));
+  if (plan.fills.size() > options_.staging_rows) {
+    return absl::InternalError(absl::StrCat("plan: fills.size = ", plan.fills.size(), ": must be <= staging_rows = ",
+                                            options_.staging_rows));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Ticket> CudaDevice::Run(const BatchPlan& plan) {
+  PLEIAD_RETURN_IF_ERROR(lost());
+  absl::Status status = CheckBatch(plan);
+  status.Update(UseGpu());
+  if (!status.ok()) return Lose(std::move(status));
+  Work work;
+  work.slot = next_slot_;
+  next_slot_ = (next_slot_ + 1) % kSlots;
+  BatchSlot& slot = slots_[work.slot];
+  PLEIAD_RETURN_IF_ERROR(Wait(slot.last));
+  status = Enqueue(plan, slot, &work);
+  if (!status.ok()) return Lose(std::move(status));
+  last_batch_ = &slot;
+  return Push(work);
+}
+
+absl::Status CudaDevice::Enqueue(const BatchPlan& plan, BatchSlot& slot, Work* work) {
+  const uint32_t tokens = plan.num_tokens;
+  absl::Span<const PartAddress> parts;
+  uint16_t* embeddings = nullptr;
+  if (plan.embeddings != nullptr) {
+    embeddings = slot.tensors.BeginEmbeddings(plan);
+  } else {
+    parts = slot.tensors.Begin(plan, copy_in_);
+  }
+  // Short plans keep one layout, which graphs know; they are read where they are.
+  const bool mapped = tokens <= kGraphTokens;
+  const PlanImageLayout layout(shape_, mapped ? kGraphTokens : tokens);
+  if (++stamp_ == 0) {
+    // Scalars of 2^32 batches ago must not pass for this one's.
+    PLEIAD_RETURN_IF_ERROR(
+        ToStatus(cudaMemsetAsync(gates_.data(), 0, gates_.size(), compute_.get()), "cudaMemsetAsync"));
+    stamp_ = 1;
+  }
+  const PlanImageCounts counts = WritePlanImage(shape_, layout, plan, parts, stamp_, slot.image.data());
+  PLEIAD_RETURN_IF_ERROR(EnqueueUploads(layout, counts, slot, !mapped));
+
+  const std::byte* image = mapped ? slot.image.data() : slot.device_image.data();
+  PLEIAD_RETURN_IF_ERROR(ToStatus(cudaEventRecord(slot.begun.get(), compute_.get()), "cudaEventRecord"));
+  CopyRowsArgs fills;
+  fills.pairs = reinterpret_cast<const RowPair*>(image + layout.pairs);
+  fills.count = counts.fills;
+  fills.row_bytes = row_bytes_;
+  fills.from = device_staging_.data();
+  fills.to = arena_.data();
+  PLEIAD_RETURN_IF_ERROR(ToStatus(LaunchFillRows(fills, compute_.get()), "launch of fills"));
+  PLEIAD_RETURN_IF_ERROR(ToStatus(LaunchUndoMoves(reinterpret_cast<const UndoMove*>(image + layout.moves),
+                                                  counts.moves, carries_, compute_.get()),
+                                  "launch of undo moves"));
+  BatchPath path = BatchPath::kLaunches;
+  if (embeddings != nullptr) {
+    GatherArgs gather = GatherFrom(image, layout, plan.layer);
+    gather.out = embeddings;
+    PLEIAD_RETURN_IF_ERROR(ToStatus(
+        LaunchGather(gather, static_cast<uint32_t>(plan.gather.size()), compute_.get()), "launch of the gather"));
+  } else if (tokens > 0) {
+    if (const cudaGraphExec_t graph = FindGraph(slot, plan.layer, tokens); graph != nullptr) {
+      path = BatchPath::kGraph;
+      PLEIAD_RETURN_IF_ERROR(ToStatus(cudaGraphLaunch(graph, compute_.get()), "cudaGraphLaunch"));
+    } else {
+      PLEIAD_RETURN_IF_ERROR(EnqueueStage(slot, plan.layer, layout, tokens, counts.items, mapped));
+    }
+  }
+  PLEIAD_RETURN_IF_ERROR(ToStatus(cudaEventRecord(slot.computed.get(), compute_.get()), "cudaEventRecord"));
+  work->done = slot.computed.get();
+  if (slot.tensors.has_outputs()) {
+    PLEIAD_RETURN_IF_ERROR(
+        ToStatus(cudaStreamWaitEvent(download_.get(), slot.computed.get(), 0), "cudaStreamWaitEvent"));
+    PLEIAD_RETURN_IF_ERROR(slot.tensors.EnqueueOutputs(download_.get()));
+    PLEIAD_RETURN_IF_ERROR(ToStatus(cudaEventRecord(slot.done.get(), download_.get()), "cudaEventRecord"));
+    work->done = slot.done.get();
+  }
+  MutexLock lock(&mutex_);
+  if (tokens > 0) ++stats_.batches;
+  if (path == BatchPath::kGraph) ++stats_.graph_batches;
+  return absl::OkStatus();
+}
+
+absl::Status CudaDevice::EnqueueUploads(const PlanImageLayout& layout, const PlanImageCounts& counts, BatchSlot& slot,
+                                        bool whole_image) {
+  if (counts.uploads == 0 && !slot.tensors.has_inputs() && !whole_image) return absl::OkStatus();
+  if (counts.uploads > counts.fills && last_batch_ != nullptr) {
+    // A bypassed row may be one that the batch before still gathers.
+    PLEIAD_RETURN_IF_ERROR(
+        ToStatus(cudaStreamWaitEvent(upload_.get(), last_batch_->computed.get(), 0), "cudaStreamWaitEvent"));
+  }
+  CopyRowsArgs rows;
+  rows.pairs = reinterpret_cast<const RowPair*>(slot.image.data() + layout.pairs);
+  rows.count = counts.uploads;
+  rows.row_bytes = row_bytes_;
+  rows.from = staging_.data();
+  rows.to = device_staging_.data();
+  PLEIAD_RETURN_IF_ERROR(ToStatus(LaunchUploadRows(rows, upload_.get()), "launch of the upload"));
+  PLEIAD_RETURN_IF_ERROR(slot.tensors.EnqueueInputs(upload_.get()));
+  if (whole_image) {
+    PLEIAD_RETURN_IF_ERROR(ToStatus(cudaMemcpyAsync(slot.device_image.data(), slot.image.data(), counts.bytes,
+                                                    cudaMemcpyHostToDevice, upload_.get()),
+                                    "cudaMemcpyAsync of the plan"));
+  }
+  PLEIAD_RETURN_IF_ERROR(ToStatus(cudaEventRecord(slot.uploaded.get(), upload_.get()), "cudaEventRecord"));
+  return ToStatus(cudaStreamWaitEvent(compute_.get(), slot.uploaded.get(), 0), "cudaStreamWaitEvent");
+}
+
+GatherArgs CudaDevice::GatherFrom(const std::byte* image, const PlanImageLayout& layout, LayerOrdinal layer) const {
+  GatherArgs args;
+  args.header = reinterpret_cast<const PlanHeader*>(image);
+  args.rows = reinterpret_cast<const uint32_t*>(image + layout.gather);
+  args.arena = arena_.data();
+  args.staging = device_staging_.data();
+  args.f8_decode = layers_[layer.value()].pointers().f8_decode;
+  args.head_dim = options_.geometry.head_dim();
+  return args;
+}
+
+absl::Status CudaDevice::EnqueueStage(const BatchSlot& slot, LayerOrdinal layer, const PlanImageLayout& layout,
+                                      uint32_t tokens, uint32_t items, bool mapped) {
+  const Geometry& geometry = options_.geometry;
+  const LayerPointers pointers = layers_[layer.value()].pointers();
+  GatherArgs gather = GatherFrom(mapped ? slot.image.data() : slot.device_image.data(), layout, layer);
+  gather.out = embeddings_.As<uint16_t>();
+  if (mapped) {
+    gather.copy_from = slot.image.data();
+    gather.copy_to = slot.device_image.data();
+    gather.copy_bytes = static_cast<uint32_t>(sizeof(PlanHeader) + tokens * sizeof(ChainItem));
+  }
+  PLEIAD_RETURN_IF_ERROR(
+      ToStatus(LaunchGather(gather, tokens * geometry.heads(), compute_.get()), "launch of the gather"));
+  PLEIAD_RETURN_IF_ERROR(gemm_->Enqueue(pointers.key_value, embeddings_.As<uint16_t>(), tokens,
+                                        key_value_.As<uint16_t>(), compute_.get()));
+  GateConvArgs args;
+  args.header = reinterpret_cast<const PlanHeader*>(slot.device_image.data());
+  args.items = reinterpret_cast<const ChainItem*>(slot.device_image.data() + layout.items);
+  args.key_value = key_value_.As<uint16_t>();
+  args.layer = pointers;
+  args.carries = carries_;
+  args.gates = gates_.As<ChainGate>();
+  args.hidden = geometry.hidden_size;
+  args.streams = geometry.hc_count;
+  args.dilation = geometry.dilation();
+  args.taps = geometry.conv_kernel_size;
+  args.eps = geometry.rms_norm_eps;
+  return ToStatus(LaunchGateConv(args, items, compute_.get()), "launch of gate and conv");
+}
+
+// ---- carries -------------------------------------------------------------------------------------------------------
+
+absl::StatusOr<Ticket> CudaDevice::ReadCarry(const CarryRead& read) {
+  PLEIAD_RETURN_IF_ERROR(lost());
+  Work work;
+  work.place = carry_io_.Next();
+  work.rows = read.rows;
+  PLEIAD_RETURN_IF_ERROR(Wait(carry_io_.at(work.place).last));
+  absl::Status status = CheckCarry(options_, read.carry, read.ring);
+  status.Update(UseGpu());
+  if (status.ok()) status = EnqueueReadCarry(read, &work);
+  if (!status.ok()) return Lose(std::move(status));
+  return Push(work);
+}
+
+absl::StatusOr<Ticket> CudaDevice::WriteCarry(const CarryWrite& write) {
+  PLEIAD_RETURN_IF_ERROR(lost());
+  Work work;
+  work.place = carry_io_.Next();
+  PLEIAD_RETURN_IF_ERROR(Wait(carry_io_.at(work.place).last));
+  absl::Status status = CheckCarry(options_, write.carry, RingView{});
+  status.Update(UseGpu());
+  if (status.ok()) status = EnqueueWriteCarry(write, &work);
+  if (!status.ok()) return Lose(std::move(status));
+  return Push(work);
+}
+
+absl::Status CudaDevice::EnqueueReadCarry(const CarryRead& read, Work* work) {
+  CarryIo::Place& place = carry_io_.at(work->place);
+  const uint32_t valid = std::min(read.ring.valid, carries_.state_len);
+  PLEIAD_RETURN_IF_ERROR(ToStatus(
+      LaunchReadCarry(carries_, read.carry.value(), read.ring.cursor, valid, place.rows, compute_.get()),
+      "launch of a carry's read"));
+  work->done = place.done.get();
+  return ToStatus(cudaEventRecord(work->done, compute_.get()), "cudaEventRecord");
+}
+
+absl::Status CudaDevice::EnqueueWriteCarry(const CarryWrite& write, Work* work) {
+  CarryIo::Place& place = carry_io_.at(work->place);
+  if (place.rows != nullptr) std::memcpy(place.rows, write.rows, carry_io_.place_bytes());
+  PLEIAD_RETURN_IF_ERROR(ToStatus(LaunchWriteCarry(carries_, write.carry.value(), place.rows, compute_.get()),
+                                  "launch of a carry's write"));
+  work->done = place.done.get();
+  return ToStatus(cudaEventRecord(work->done, compute_.get()), "cudaEventRecord");
+}
+
+}  // namespace pleiad::cuda

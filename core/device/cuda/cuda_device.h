@@ -1,0 +1,126 @@
+// The CUDA home: one compute stream carries all work in order; rows and inputs are uploaded and outputs downloaded on
+// streams beside it. See device.h for the contract.
+//
+// Run never waits while at most kSlots batches are in flight; one more waits for the oldest.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/base/mutex.h"
+#include "core/device/cpu/thread_pool.h"
+#include "core/device/cuda/batch_slot.h"
+#include "core/device/cuda/carry_io.h"
+#include "core/device/cuda/key_value_gemm.h"
+#include "core/device/cuda/layer_memory.h"
+#include "core/device/cuda/owners.h"
+#include "core/device/device.h"
+
+namespace pleiad::cuda {
+
+class CudaDevice : public Device {
+ public:
+  static constexpr uint32_t kSlots = 2;
+  // Batches up to this are replayed as graphs, padded to the next power of two.
+  static constexpr uint32_t kGraphTokens = TensorStaging::kMappedTokens;
+
+  static absl::StatusOr<std::unique_ptr<Device>> Create(const DeviceOptions& options,
+                                                        std::vector<LayerWeights> weights);
+  // Finishes what is enqueued.
+  ~CudaDevice() override;
+
+  const DeviceInfo& info() const override { return info_; }
+  DeviceStats stats() const override ABSL_LOCKS_EXCLUDED(mutex_);
+  StagingView staging() const override;
+  absl::Status WriteArena(Slot first, absl::Span<const std::byte> rows) override;
+  absl::StatusOr<Ticket> Run(const BatchPlan& plan) override ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::StatusOr<Ticket> ReadCarry(const CarryRead& read) override ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::StatusOr<Ticket> WriteCarry(const CarryWrite& write) override ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status Wait(Ticket ticket) override ABSL_LOCKS_EXCLUDED(mutex_);
+
+ private:
+  static constexpr uint32_t kNone = ~0u;
+
+  // Enqueued and not yet seen done, in the order of tickets.
+  struct Work {
+    Ticket ticket;
+    cudaEvent_t done = nullptr;
+    uint32_t slot = kNone;   // of a batch
+    uint32_t place = kNone;  // of a carry
+    float* rows = nullptr;   // where a carry that is read goes
+  };
+  enum class BatchPath { kGraph, kLaunches };
+
+  explicit CudaDevice(const DeviceOptions& options);
+
+  absl::Status Start(std::vector<LayerWeights> weights);
+  absl::Status AllocateRows();
+  absl::Status AllocateStage();
+  void CaptureGraphs();
+  absl::StatusOr<GraphExec> Capture(BatchSlot& slot, LayerOrdinal layer, uint32_t tokens);
+  void Describe();
+
+  absl::Status UseGpu() const;
+  absl::Status Lose(absl::Status why) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status lost() const ABSL_LOCKS_EXCLUDED(mutex_);
+  Ticket Push(Work work) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status Retire(const Work& work) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  absl::Status CheckBatch(const BatchPlan& plan) const;
+  absl::Status Enqueue(const BatchPlan& plan, BatchSlot& slot, Work* work);
+  absl::Status EnqueueUploads(const PlanImageLayout& layout, const PlanImageCounts& counts, BatchSlot& slot,
+                              bool whole_image);
+  // The stage of a batch whose image is in place. `mapped`: the plan is read from pinned memory.
+  absl::Status EnqueueStage(const BatchSlot& slot, LayerOrdinal layer, const PlanImageLayout& layout, uint32_t tokens,
+                            uint32_t items, bool mapped);
+  GatherArgs GatherFrom(const std::byte* image, const PlanImageLayout& layout, LayerOrdinal layer) const;
+  // Null: none.
+  cudaGraphExec_t FindGraph(const BatchSlot& slot, LayerOrdinal layer, uint32_t tokens) const;
+  absl::Status EnqueueReadCarry(const CarryRead& read, Work* work);
+  absl::Status EnqueueWriteCarry(const CarryWrite& write, Work* work);
+
+  const DeviceOptions options_;
+  DeviceInfo info_;
+  PlanShape shape_;
+  uint32_t row_bytes_ = 0;
+  uint32_t scratch_tokens_ = 0;
+  std::string capture_error_;
+
+  // Read by Run alone after Start; memory of the device is written by its streams.
+  Stream compute_;
+  Stream upload_;
+  Stream download_;
+  std::vector<LayerMemory> layers_;
+  DeviceMemoryBlock arena_;
+  PinnedMemoryBlock staging_;
+  DeviceMemoryBlock device_staging_;
+  DeviceMemoryBlock carry_rows_;
+  DeviceMemoryBlock embeddings_;  // BF16 [scratch_tokens, E]
+  DeviceMemoryBlock key_value_;   // BF16 [scratch_tokens, C + H]
+  DeviceMemoryBlock gates_;       // ChainGate [scratch_tokens, hc]
+  CarryMemory carries_;
+  std::unique_ptr<KeyValueGemm> gemm_;
+  CarryIo carry_io_;
+  std::array<BatchSlot, kSlots> slots_;
+  uint32_t next_slot_ = 0;
+  uint32_t stamp_ = 0;
+  const BatchSlot* last_batch_ = nullptr;
+  ThreadPool copy_in_;
+  ThreadPool copy_out_;  // used by whoever retires
+
+  mutable Mutex mutex_;
+  CondVar retired_cv_;
+  std::deque<Work> queue_ ABSL_GUARDED_BY(mutex_);
+  bool retiring_ ABSL_GUARDED_BY(mutex_) = false;
+  Ticket last_ ABSL_GUARDED_BY(mutex_);
+  Ticket done_ ABSL_GUARDED_BY(mutex_);
+  absl::Status lost_ ABSL_GUARDED_BY(mutex_);
+  DeviceStats stats_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace pleiad::cuda

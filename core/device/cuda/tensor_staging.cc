@@ -1,0 +1,140 @@
+#include "core/device/cuda/tensor_staging.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "core/base/status_macros.h"
+
+namespace pleiad::cuda {
+namespace {
+
+// A copy is shared among threads in pieces of this size.
+constexpr uint64_t kPieceBytes = uint64_t{256} << 10;
+
+}  // namespace
+
+absl::StatusOr<TensorStaging> TensorStaging::Create(const Geometry& geometry, uint32_t max_tokens) {
+  TensorStaging staging;
+  staging.hidden_ = geometry.hidden_size;
+  staging.streams_ = geometry.hc_count;
+  staging.embed_ = geometry.embed_dim;
+  const uint64_t row = std::max<uint64_t>(uint64_t{geometry.channels()} * sizeof(float),
+                                          uint64_t{geometry.embed_dim} * sizeof(Bf16));
+  const uint64_t bytes = max_tokens * row;
+  PLEIAD_ASSIGN_OR_RETURN(staging.pinned_, AllocatePinned("pinned tensors", bytes));
+  // Gathered rows alone use the twin in short batches too.
+  PLEIAD_ASSIGN_OR_RETURN(staging.device_, AllocateDevice("device tensors", bytes));
+  return staging;
+}
+
+void TensorStaging::AddRange(std::vector<Range>* ranges, uint64_t offset, uint64_t bytes) {
+  if (!ranges->empty() && ranges->back().offset + ranges->back().bytes == offset) {
+    ranges->back().bytes += bytes;
+  } else {
+    ranges->push_back({offset, bytes});
+  }
+}
+
+void TensorStaging::AddPieces(std::vector<Piece>* pieces, std::byte* host, uint64_t offset, uint64_t bytes) {
+  for (uint64_t at = 0; at < bytes; at += kPieceBytes) {
+    pieces->push_back({host + at, offset + at, std::min(kPieceBytes, bytes - at)});
+  }
+}
+
+void TensorStaging::AddPart(const TensorPart& part) {
+  PartAddress address;
+  if (part.memory == TensorMemory::kDevice || part.num_tokens == 0) {
+    address.input = reinterpret_cast<uint64_t>(part.input);
+    address.output = reinterpret_cast<uint64_t>(part.output);
+    addresses_.push_back(address);
+    return;
+  }
+  const uint64_t channels = uint64_t{streams_} * hidden_;
+  const uint64_t offset = part.first_token * channels * sizeof(float);
+  const uint64_t at = reinterpret_cast<uint64_t>(kernel_base_) + offset;
+  const bool has_input = part.input != nullptr;
+  address.spread = has_input && part.input_dtype != part.output_dtype;
+  address.output = at;
+  if (has_input) address.input = at;
+  addresses_.push_back(address);
+  // A host tensor is written only where it is an output.
+  auto* input = const_cast<std::byte*>(part.input);
+  const uint64_t input_size = ByteSize(part.input_dtype);
+  const uint64_t output_size = ByteSize(part.output_dtype);
+  if (address.spread) {
+    for (uint64_t i = 0; i < uint64_t{part.num_tokens} * streams_; ++i) {
+      const uint64_t place = offset + i * hidden_ * sizeof(float);
+      copies_in_.push_back({input + i * hidden_ * input_size, place, hidden_ * input_size});
+      copies_out_.push_back({part.output + i * hidden_ * output_size, place, hidden_ * output_size});
+    }
+    AddRange(&inputs_, offset, part.num_tokens * channels * sizeof(float));
+    AddRange(&outputs_, offset, part.num_tokens * channels * sizeof(float));
+    return;
+  }
+  if (has_input) {
+    AddPieces(&copies_in_, input, offset, part.num_tokens * channels * input_size);
+    AddRange(&inputs_, offset, part.num_tokens * channels * input_size);
+  }
+  AddPieces(&copies_out_, part.output, offset, part.num_tokens * channels * output_size);
+  AddRange(&outputs_, offset, part.num_tokens * channels * output_size);
+}
+
+absl::Span<const PartAddress> TensorStaging::Begin(const BatchPlan& plan, ThreadPool& pool) {
+  addresses_.clear();
+  copies_in_.clear();
+  copies_out_.clear();
+  inputs_.clear();
+  outputs_.clear();
+  const bool mapped = plan.num_tokens <= kMappedTokens;
+  kernel_base_ = mapped ? pinned_.data() : device_.data();
+  for (const TensorPart& part : plan.parts) AddPart(part);
+  if (mapped) {
+    inputs_.clear();
+    outputs_.clear();
+  }
+  pool.ParallelFor(copies_in_.size(), 1, [this](size_t, size_t begin, size_t end) {
+    for (size_t i = begin; i < end; ++i) {
+      std::memcpy(pinned_.data() + copies_in_[i].offset, copies_in_[i].host, copies_in_[i].bytes);
+    }
+  });
+  return addresses_;
+}
+
+uint16_t* TensorStaging::BeginEmbeddings(const BatchPlan& plan) {
+  const uint64_t bytes = uint64_t{plan.num_tokens} * embed_ * sizeof(Bf16);
+  inputs_.clear();
+  copies_in_.clear();
+  copies_out_.clear();
+  outputs_.assign(1, {0, bytes});
+  AddPieces(&copies_out_, reinterpret_cast<std::byte*>(plan.embeddings), 0, bytes);
+  return device_.As<uint16_t>();
+}
+
+absl::Status TensorStaging::EnqueueInputs(cudaStream_t stream) {
+  for (const Range& range : inputs_) {
+    PLEIAD_RETURN_IF_ERROR(ToStatus(cudaMemcpyAsync(device_.data() + range.offset, pinned_.data() + range.offset,
+                                                    range.bytes, cudaMemcpyHostToDevice, stream),
+                                    "cudaMemcpyAsync of inputs"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status TensorStaging::EnqueueOutputs(cudaStream_t stream) {
+  for (const Range& range : outputs_) {
+    PLEIAD_RETURN_IF_ERROR(ToStatus(cudaMemcpyAsync(pinned_.data() + range.offset, device_.data() + range.offset,
+                                                    range.bytes, cudaMemcpyDeviceToHost, stream),
+                                    "cudaMemcpyAsync of outputs"));
+  }
+  return absl::OkStatus();
+}
+
+void TensorStaging::Finish(ThreadPool& pool) {
+  pool.ParallelFor(copies_out_.size(), 1, [this](size_t, size_t begin, size_t end) {
+    for (size_t i = begin; i < end; ++i) {
+      std::memcpy(copies_out_[i].host, pinned_.data() + copies_out_[i].offset, copies_out_[i].bytes);
+    }
+  });
+}
+
+}  // namespace pleiad::cuda
