@@ -3,6 +3,7 @@
 #   deploy/install-deps.sh [--build] [--test]
 #     --build   to compile and run the server and the client
 #     --test    to run the tests: GoogleTest, Clang with its sanitizers, Python's gRPC, Node.js
+# The CUDA toolkit is not among them: its nvcc is NVIDIA's to install, and the CUDA device is built where it is found.
 # Without a set: both. Not root: prints the line to run and exits 1.
 set -euo pipefail
 

@@ -6,10 +6,10 @@
 
 #include "core/base/status_macros.h"
 #include "core/model/checkpoint.h"
+#include "server/device_choice.h"
 #include "server/flag_values.h"
 #include "server/limits.h"
 #include "server/memory_plan.h"
-#include "server/process_stats.h"
 #include "server/table_mode.h"
 
 namespace pleiad {
@@ -24,8 +24,8 @@ absl::Status Check(const ServerFlags& flags, std::ostream& out) {
   }
   const Geometry& geometry = checkpoint->config().geometry;
   PLEIAD_ASSIGN_OR_RETURN(const ServiceLimits limits, ComputeLimits(flags, geometry.channels()));
-  const uint64_t available = MemAvailable();
-  const absl::StatusOr<MemoryPlan> plan = PlanMemory(*checkpoint, flags, available);
+  PLEIAD_ASSIGN_OR_RETURN(const DeviceChoice device, ChooseDevice(flags));
+  const absl::StatusOr<MemoryPlan> plan = PlanMemory(*checkpoint, flags, device.memory);
 
   out << "model " << flags.model << ", id " << checkpoint->ModelId(weights) << "\n";
   for (const PleLayer& layer : checkpoint->layers()) {
@@ -36,9 +36,12 @@ absl::Status Check(const ServerFlags& flags, std::ostream& out) {
   for (const CheckpointFile& file : checkpoint->files()) {
     out << "  " << file.path << "  " << FormatSize(file.bytes) << "\n";
   }
+  out << "device: " << device.name << " (" << device.reason << ")\n";
   out << "largest message: " << limits.max_message_bytes << " bytes (--max-tokens " << limits.max_tokens << ")\n";
   PLEIAD_RETURN_IF_ERROR(plan.status());
-  out << "memory plan: " << Describe(*plan) << "; available " << FormatSize(available) << "\n"
+  out << "memory plan: " << Describe(*plan) << "; available " << FormatSize(device.memory.host);
+  if (device.memory.gpu) out << " on the host, " << FormatSize(*device.memory.gpu) << " on the GPU";
+  out << "\n"
       << "table: " << (plan->table == TableMode::kResident ? "resident" : "cached") << "\n";
   return absl::OkStatus();
 }

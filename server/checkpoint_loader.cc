@@ -10,12 +10,12 @@
 #include "core/rows/pread_reader.h"
 #include "core/rows/row_reader_factory.h"
 #include "server/log.h"
-#include "server/process_stats.h"
 
 namespace pleiad {
 namespace {
 
-DeviceOptions MakeDeviceOptions(const Checkpoint& checkpoint, const ServerFlags& flags, const MemoryPlan& plan) {
+DeviceOptions MakeDeviceOptions(const Checkpoint& checkpoint, const ServerFlags& flags, const DeviceChoice& choice,
+                                const MemoryPlan& plan) {
   DeviceOptions options;
   options.geometry = checkpoint.config().geometry;
   options.row_dtype = checkpoint.layers().front().table.arena_dtype();
@@ -27,6 +27,7 @@ DeviceOptions MakeDeviceOptions(const Checkpoint& checkpoint, const ServerFlags&
   options.max_tokens = flags.max_tokens;
   options.threads = flags.threads;
   options.batch_invariant = flags.batch_invariant;
+  options.cuda_ordinal = choice.cuda_ordinal;
   return options;
 }
 
@@ -34,7 +35,9 @@ DeviceOptions MakeDeviceOptions(const Checkpoint& checkpoint, const ServerFlags&
 
 absl::StatusOr<ModelSummary> CheckpointLoader::Open() {
   PLEIAD_ASSIGN_OR_RETURN(checkpoint_, Checkpoint::Open({.dir = flags_.model, .eos_token_id = flags_.eos_token_id}));
-  PLEIAD_ASSIGN_OR_RETURN(plan_, PlanMemory(*checkpoint_, flags_, MemAvailable()));
+  PLEIAD_ASSIGN_OR_RETURN(choice_, ChooseDevice(flags_));
+  spdlog::info("device {}: {}", choice_.name, choice_.reason);
+  PLEIAD_ASSIGN_OR_RETURN(plan_, PlanMemory(*checkpoint_, flags_, choice_.memory));
   spdlog::info("checkpoint {}: {} PLE layer(s) in {} file(s); memory: {}", flags_.model, checkpoint_->layers().size(),
                checkpoint_->files().size(), Describe(plan_));
   ModelSummary summary{.config = checkpoint_->config(), .layers = {}};
@@ -100,8 +103,14 @@ absl::StatusOr<LoadedModel> CheckpointLoader::Load(const LoadHooks& hooks) {
   }
   model.model_id = checkpoint_->ModelId(weights);
 
-  PLEIAD_ASSIGN_OR_RETURN(std::unique_ptr<Device> device,
-                          CreateCpuDevice(MakeDeviceOptions(*checkpoint_, flags_, plan_), std::move(weights)));
+  const DeviceOptions options = MakeDeviceOptions(*checkpoint_, flags_, choice_, plan_);
+  PLEIAD_ASSIGN_OR_RETURN(std::unique_ptr<Device> device, choice_.kind == DeviceKind::kCuda
+                                                              ? CreateCudaDevice(options, std::move(weights))
+                                                              : CreateCpuDevice(options, std::move(weights)));
+  if (const uint64_t failures = device->stats().capture_failures; failures > 0) {
+    spdlog::warn("{} graph(s) could not be captured, batches of their sizes run launch by launch: {}", failures,
+                 device->info().detail);
+  }
   LoadedModel loaded;
   std::unique_ptr<RowStore> rows;
   if (plan_.table == TableMode::kResident) {

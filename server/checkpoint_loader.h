@@ -1,4 +1,4 @@
-// A ModelLoader over a checkpoint folder: CPU device, resident or cached table.
+// A ModelLoader over a checkpoint folder: CPU or GPU, resident or cached table.
 #pragma once
 
 #include <functional>
@@ -11,6 +11,7 @@
 #include "core/rows/eviction_policy.h"
 #include "core/rows/row_reader.h"
 #include "core/rows/row_store.h"
+#include "server/device_choice.h"
 #include "server/flags.h"
 #include "server/memory_plan.h"
 #include "server/model_loader.h"
@@ -45,7 +46,9 @@ class CheckpointLoader final : public ModelLoader {
   Clock* const clock_;
   const CacheParts parts_;
   std::unique_ptr<Checkpoint> checkpoint_;
-  MemoryPlan plan_;  // after Open
+  // After Open:
+  DeviceChoice choice_;
+  MemoryPlan plan_;
 };
 
 }  // namespace pleiad

@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
@@ -45,15 +46,15 @@ void AddOptions(CLI::App& app, RawFlags& raw) {
                  "Prometheus metrics at http://HOST:PORT/metrics (port 0: any)")
       ->type_name("HOST:PORT")
       ->capture_default_str();
-  app.add_option("--device", raw.device, "auto, cpu or cuda[:N]; auto is cpu (cuda is not built yet)")
+  app.add_option("--device", raw.device, "auto, cpu or cuda[:N]; auto is cuda:0 where there is such a GPU, else cpu")
       ->type_name("NAME")
       ->capture_default_str();
   app.add_option("--table", raw.table,
-                 "auto, resident or cached; auto is resident when the table fits in half of the free memory")
+                 "auto, resident or cached; auto is resident when the table fits in half of the device's free memory")
       ->type_name("MODE")
       ->capture_default_str();
   app.add_option("--cache-bytes", raw.cache_bytes,
-                 "Row cache of --table cached; 0: none [a quarter of the free memory]")
+                 "Row cache of --table cached; 0: none [a quarter of the device's free memory]")
       ->type_name("SIZE");
   app.add_option("--max-tokens", flags.max_tokens, "Tokens of one request and of one batch")
       ->type_name("N")
@@ -169,19 +170,24 @@ absl::Status AppendEnvironment(const CLI::App& app, const std::map<std::string, 
   return absl::OkStatus();
 }
 
-absl::Status NotBuilt(absl::string_view flag, absl::string_view value, absl::string_view advice) {
-  return absl::InvalidArgumentError(
-      absl::StrCat("--", flag, value.empty() ? "" : " ", value, ": not built yet; ", advice));
-}
-
 absl::Status Unknown(absl::string_view flag, absl::string_view value, absl::string_view rule) {
   return absl::InvalidArgumentError(absl::StrCat("--", flag, " '", value, "': must be ", rule));
 }
 
-absl::Status RefuseUnbuilt(const RawFlags& raw) {
-  if (absl::StartsWith(raw.device, "cuda")) return NotBuilt("device", raw.device, "use --device cpu");
-  if (raw.device != "auto" && raw.device != "cpu") return Unknown("device", raw.device, "auto, cpu or cuda[:N]");
-  return absl::OkStatus();
+absl::Status ReadDeviceFlag(RawFlags& raw) {
+  absl::string_view name = raw.device;
+  if (name == "auto") return absl::OkStatus();
+  if (name == "cpu") {
+    raw.flags.device = DeviceFlag::kCpu;
+    return absl::OkStatus();
+  }
+  raw.flags.device = DeviceFlag::kCuda;
+  if (name == "cuda") return absl::OkStatus();
+  if (absl::ConsumePrefix(&name, "cuda:") && !name.empty() && absl::ascii_isdigit(name.front()) &&
+      absl::SimpleAtoi(name, &raw.flags.cuda_ordinal)) {
+    return absl::OkStatus();
+  }
+  return Unknown("device", raw.device, "auto, cpu or cuda[:N]");
 }
 
 absl::Status ReadTableFlags(const CLI::App& app, RawFlags& raw) {
@@ -217,7 +223,7 @@ absl::StatusOr<absl::Duration> ReadDuration(absl::string_view flag, const std::s
 }
 
 absl::StatusOr<ServerFlags> ReadFlags(const CLI::App& app, RawFlags& raw) {
-  PLEIAD_RETURN_IF_ERROR(RefuseUnbuilt(raw));
+  PLEIAD_RETURN_IF_ERROR(ReadDeviceFlag(raw));
   ServerFlags& flags = raw.flags;
   if (flags.model.empty()) return absl::InvalidArgumentError("--model: the checkpoint folder is required");
   PLEIAD_RETURN_IF_ERROR(ReadTableFlags(app, raw));

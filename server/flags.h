@@ -12,14 +12,17 @@
 
 namespace pleiad {
 
+enum class DeviceFlag : uint8_t { kAuto, kCpu, kCuda };
 enum class TableFlag : uint8_t { kAuto, kResident, kCached };
 
 struct ServerFlags {
   std::string model;                                   // checkpoint folder
   std::vector<std::string> listen{"127.0.0.1:50051"};  // HOST:PORT or unix:PATH
   std::string metrics_listen = "127.0.0.1:9464";       // HOST:PORT
+  DeviceFlag device = DeviceFlag::kAuto;
+  uint32_t cuda_ordinal = 0;  // of kCuda
   TableFlag table = TableFlag::kAuto;
-  std::optional<uint64_t> cache_bytes;  // arena of a cached table; absent: a quarter of the memory available
+  std::optional<uint64_t> cache_bytes;  // arena of a cached table; absent: a quarter of the device's free memory
   std::string reader = "auto";          // auto, io_uring or pread
   std::string direct = "auto";          // auto, require or off
   absl::Duration read_timeout = absl::Seconds(5);
@@ -48,7 +51,7 @@ struct CommandLine {
 
 // `args` without the program's name. `environment` is searched for PLEIAD_<FLAG> (dashes as underscores; lists are
 // separated by commas); unknown PLEIAD_ names are refused, those that Kubernetes sets for a service of that name aside.
-// InvalidArgument naming the flag, its value and the rule; a flag whose feature is not built is refused by name.
+// InvalidArgument naming the flag, its value and the rule.
 absl::StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& args,
                                              const std::map<std::string, std::string>& environment);
 

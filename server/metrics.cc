@@ -151,6 +151,25 @@ void AddRows(const MetricsSnapshot& snapshot, Families& out) {
   out.Add(rows.slots_held, {{"state", "held"}});
 }
 
+void AddDevice(const MetricsSnapshot& snapshot, Families& out) {
+  const DeviceStats& device = snapshot.engine.device_work;
+  out.Counter("pleiad_device_busy_seconds_total", "Time in which batches ran on the device", device.busy_seconds);
+  out.Begin("pleiad_device_batches_total", "Batches run on the device", MetricType::Counter);
+  out.Add(device.batches - device.graph_batches, {{"path", "launches"}});
+  out.Add(device.graph_batches, {{"path", "graph"}});
+  out.Counter("pleiad_device_capture_failures_total", "Graphs that could not be captured", device.capture_failures);
+  const DeviceMemory& memory = snapshot.info.device_memory;
+  out.Begin("pleiad_device_memory_bytes", "Memory the device has allocated", MetricType::Gauge);
+  for (const auto& [kind, bytes] : {std::pair{"arena", memory.arena},
+                                    {"staging", memory.staging},
+                                    {"carries", memory.carries},
+                                    {"weights", memory.weights},
+                                    {"scratch", memory.scratch},
+                                    {"pinned", memory.pinned}}) {
+    out.Add(bytes, {{"kind", kind}});
+  }
+}
+
 void AddProcess(const ProcessStats& process, Families& out) {
   out.Counter("process_cpu_seconds_total", "User and system time", process.cpu_seconds);
   out.Gauge("process_resident_memory_bytes", "Resident memory", process.resident_bytes);
@@ -186,6 +205,7 @@ std::vector<MetricFamily> CollectFamilies(const MetricsSnapshot& snapshot) {
            {{"model_id", info.model_id}, {"table", info.table_mode}, {"row_dtype", info.row_dtype}});
   out.Info("pleiad_reader_info", "The row reader", {{"name", info.reader}, {"detail", info.reader_detail}});
   out.Info("pleiad_device_info", "The device", {{"name", info.device}, {"detail", info.device_detail}});
+  AddDevice(snapshot, out);
   if (snapshot.rpcs != nullptr) AddRpcs(*snapshot.rpcs, out);
   AddSteps(snapshot, out);
   AddRows(snapshot, out);

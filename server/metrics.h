@@ -26,6 +26,7 @@ struct MetricsInfo {
   std::string model_id, table_mode, row_dtype;
   std::string reader, reader_detail;
   std::string device, device_detail;
+  DeviceMemory device_memory;
   std::vector<uint32_t> layers;  // [layers], zero-based decoder layers, as EngineStats orders them
 };
 

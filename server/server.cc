@@ -132,6 +132,7 @@ void Server::Publish(LoadedModel loaded) {
     metrics_info_.reader_detail = loaded.reader.detail;
     metrics_info_.device = engine_->device_info().name;
     metrics_info_.device_detail = engine_->device_info().detail;
+    metrics_info_.device_memory = engine_->device_info().memory;
     draining = draining_since_.has_value();
     // Under the lock, so that Terminate comes before or after.
     if (!draining && !device_lost_) health_.Set(Readiness::kServing);

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "core/base/histogram.h"
+#include "core/device/device.h"
 #include "core/rows/row_store.h"
 
 namespace pleiad {
@@ -19,6 +20,7 @@ struct EngineStats {
   uint64_t prestage_used = 0, prestage_partly_used = 0, prestage_dropped = 0, prestage_yielded = 0;
   uint64_t steps_in_flight = 0;
   RowStoreStats rows;
+  DeviceStats device_work;
 };
 
 }  // namespace pleiad

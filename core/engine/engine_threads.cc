@@ -351,6 +351,7 @@ EngineStats EngineImpl::stats() const {
     stats.steps_in_flight = live_.size();
   }
   stats.rows = rows_->stats();
+  stats.device_work = device_->stats();
   return stats;
 }
 

@@ -27,7 +27,7 @@ MAY_INCLUDE = {
 # Start-up, where the parts are made and put together: these files may name every layer of core.
 ASSEMBLY = {"server/main.cc", "server/check.cc"} | {
     f"server/{name}.{kind}"
-    for name in ("checkpoint_loader", "load_reporter", "memory_plan", "model_loader", "warm_start")
+    for name in ("checkpoint_loader", "device_choice", "load_reporter", "memory_plan", "model_loader", "warm_start")
     for kind in ("h", "cc")
 }
 
@@ -41,7 +41,7 @@ PACKAGES = {
     "zlib": (r"zlib\.h", ["core/rows", "core/model", "core/engine", "server", "client", "tests"]),
     "liburing": (r"liburing", ["core/rows", "tests"]),
     "oneDNN": (r"(oneapi/)?dnnl", ["core/device", "tests"]),
-    "CUDA": (r"cuda|cublas|driver_types\.h", ["core/device/cuda", "tests/gpu", "tests/bench"]),
+    "CUDA": (r"cuda|cublas|cub/|cooperative_groups|nvtx3/|(driver|library|vector)_types\.h|mma\.h", ["core/device/cuda", "tests/gpu", "tests/bench"]),
 }
 
 # (name, pattern, path prefixes it concerns, path prefixes that are free)

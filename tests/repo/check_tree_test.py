@@ -64,6 +64,7 @@ class CheckTreeTest(unittest.TestCase):
             ("client/cli/a.cc", "core/engine/b.h"),
             ("client/cli/a.cc", "server/b.h"),
             ("server/a.cc", "tests/support/b.h"),
+            ("core/device/cuda/a.cu", "core/rows/b.h"),
             ("tests/oracle/a.cc", "core/model/b.h"),
             ("tests/oracle/a.cc", "tests/support/b.h"),
         ]:
@@ -78,12 +79,18 @@ class CheckTreeTest(unittest.TestCase):
             ("core/rows/a.cc", "cuda_runtime.h"),
             ("server/a.cc", "cuda_runtime.h"),
             ("core/device/cpu/a.cc", "cuda_runtime.h"),
+            ("core/device/device.cc", "cublasLt.h"),
+            ("core/engine/a.cc", "cooperative_groups.h"),
+            ("server/a.cc", "library_types.h"),
+            ("tests/core/device/a.cc", "cuda_runtime.h"),
             ("core/model/a.cc", "liburing.h"),
             ("core/base/a.cc", "nlohmann/json.hpp"),
         ]:
             with self.subTest(path=path, target=target):
                 self.assertNotEqual(self.breaches({path: f"#include <{target}>\n"}), [])
-        self.assert_clean("core/device/cuda/a.cu", "#include <cuda_runtime.h>\n")
+        self.assert_clean("core/device/cuda/a.cu", "#include <cuda_runtime.h>\n#include <cub/cub.cuh>\n")
+        self.assert_clean("core/device/cuda/a.cuh", HEADER + '#include <cuda_bf16.h>\n#include "core/base/plan.h"\n')
+        self.assert_clean("tests/bench/a.cu", "#include <cuda_runtime.h>\n")
         self.assert_clean("core/rows/a.cc", "#include <liburing.h>\n")
         self.assert_clean("core/base/a.h", HEADER + '#include <sys/mman.h>\n#include "absl/time/time.h"\n')
 
@@ -100,6 +107,7 @@ class CheckTreeTest(unittest.TestCase):
         self.assert_breach("core/base/a.cc", "\n" * 401, "401 lines")
         self.assert_breach("server/CMakeLists.txt", "\n" * 401, "401 lines")
         self.assert_breach("tests/a.cc", "\n" * 401, "401 lines")
+        self.assert_breach("core/device/cuda/a.cu", "\n" * 401, "401 lines")
         self.assert_clean("tests/package-lock.json", "\n" * 401)
 
     def test_constructs_kept_to_one_place(self):
@@ -115,6 +123,7 @@ class CheckTreeTest(unittest.TestCase):
 
     def test_a_header_without_a_guard_is_found(self):
         self.assert_breach("core/base/a.h", "int f();\n", "#pragma once")
+        self.assert_breach("core/device/cuda/a.cuh", "int f();\n", "#pragma once")
 
     def test_suppressions_name_packaged_libraries(self):
         self.assert_clean("tests/tsan.supp", "# why\nrace:libgrpc++.so.1.51\nrace:libabsl_\nrace:/usr/include/absl/status/status.h\n")

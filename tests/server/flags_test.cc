@@ -112,11 +112,23 @@ TEST(Flags, KubernetesServiceVariablesAreNoFlags) {
                   .ok());
 }
 
-TEST(Flags, FeaturesThatAreNotBuiltAreRefusedByName) {
-  for (const auto& args : std::vector<std::vector<std::string>>{{"--device", "cuda"}, {"--device", "cuda:1"}}) {
-    const std::string error = Error(args);
-    EXPECT_THAT(error, HasSubstr(args[0])) << args[1];
-    EXPECT_THAT(error, HasSubstr("not built yet")) << args[1];
+TEST(Flags, TheDeviceIsChosen) {
+  struct Case {
+    const char* value;
+    DeviceFlag device;
+    uint32_t ordinal;
+  };
+  for (const Case& c :
+       {Case{"auto", DeviceFlag::kAuto, 0}, Case{"cpu", DeviceFlag::kCpu, 0}, Case{"cuda", DeviceFlag::kCuda, 0},
+        Case{"cuda:0", DeviceFlag::kCuda, 0}, Case{"cuda:12", DeviceFlag::kCuda, 12}}) {
+    const auto flags = Parse({"--device", c.value});
+    ASSERT_TRUE(flags.ok()) << flags.status();
+    EXPECT_EQ(flags->device, c.device) << c.value;
+    EXPECT_EQ(flags->cuda_ordinal, c.ordinal) << c.value;
+  }
+  EXPECT_EQ(Parse({})->device, DeviceFlag::kAuto);
+  for (const char* bad : {"", "CPU", "cuda:", "cuda:x", "cuda:-1", "cuda: 1", "cuda:1x", "cuda:4294967296", "cuda1"}) {
+    EXPECT_THAT(Error({"--device", bad}), HasSubstr("--device")) << bad;
   }
 }
 

@@ -46,6 +46,9 @@ class MemoryPlanTest : public ::testing::Test {
     return flags;
   }
   static MemoryPlan Plan(const Checkpoint& checkpoint, const ServerFlags& flags, uint64_t available = kPlenty) {
+    return PlanOn({.host = available, .gpu = std::nullopt}, checkpoint, flags);
+  }
+  static MemoryPlan PlanOn(const AvailableMemory& available, const Checkpoint& checkpoint, const ServerFlags& flags) {
     const absl::StatusOr<MemoryPlan> plan = PlanMemory(checkpoint, flags, available);
     EXPECT_TRUE(plan.ok()) << plan.status();
     return plan.value_or(MemoryPlan());
@@ -71,7 +74,7 @@ TEST_F(MemoryPlanTest, SizesOfACachedTableFollowItsRowsAndAddUp) {
     const TableLayout* table = &checkpoint.layers()[0].table;
     EXPECT_EQ(plan.row_maps, CachedRowStoreBytes({&table, 1}, plan.slots, plan.staging_rows));
     EXPECT_GE(plan.row_maps, 4 * kRows);
-    EXPECT_EQ(plan.total(), plan.arena + plan.staging + plan.row_maps + plan.carries + plan.weights + plan.scratch);
+    EXPECT_EQ(plan.host(), plan.arena + plan.staging + plan.row_maps + plan.carries + plan.weights + plan.scratch);
     EXPECT_GT(plan.carries * plan.weights * plan.scratch, 0u);
   }
 }
@@ -83,9 +86,9 @@ TEST_F(MemoryPlanTest, TheCacheIsAQuarterOfTheMemoryUnlessNamedAndNoLargerThanTh
   const MemoryPlan all = Plan(two, flags);
   EXPECT_EQ(all.slots, 2 * kRows);
   EXPECT_EQ(all.arena, 2 * kRows * kHeadDim * 2);
-  const uint64_t least = all.total() - all.arena;
+  const uint64_t least = all.host() - all.arena;
   // Memory for everything else and a bit; a quarter of it is more than the tables.
-  EXPECT_EQ(Plan(two, flags, 2 * all.total()).slots, 2 * kRows);
+  EXPECT_EQ(Plan(two, flags, 2 * all.host()).slots, 2 * kRows);
   flags.cache_bytes = 15;  // of a row's 16
   EXPECT_EQ(Plan(two, flags, least).slots, 0u);
   flags.cache_bytes = 0;
@@ -108,9 +111,9 @@ TEST_F(MemoryPlanTest, TheDefaultCacheTakesAQuarterOfWhatIsAvailable) {
 
 TEST_F(MemoryPlanTest, TooLittleMemoryIsRefusedNamingSizesAndFlags) {
   const Checkpoint& checkpoint = Open(DType::kBf16);
-  const uint64_t total = Plan(checkpoint, Flags()).total();
-  EXPECT_EQ(Plan(checkpoint, Flags(), total).total(), total);
-  const absl::Status refused = PlanMemory(checkpoint, Flags(), total - 1).status();
+  const uint64_t total = Plan(checkpoint, Flags()).host();
+  EXPECT_EQ(Plan(checkpoint, Flags(), total).host(), total);
+  const absl::Status refused = PlanMemory(checkpoint, Flags(), {.host = total - 1, .gpu = std::nullopt}).status();
   EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
   for (const char* text : {"row cache ", " (100 slots)", "staging ", " (256 rows)", "row maps ", "carries ", "weights ",
                            "together ", "are available", "--max-sequences", "--max-tokens", "--cache-bytes"}) {
@@ -127,18 +130,75 @@ TEST_F(MemoryPlanTest, DescribesACachedTableByItsPartsAndAResidentOneByItsSize) 
   EXPECT_THAT(Describe(Plan(checkpoint, flags)), AllOf(HasSubstr("table "), Not(HasSubstr("row cache"))));
 }
 
+// The carries, dense weights and scratch of a batch lie where the stage runs; the tensors of a batch on both sides.
+TEST_F(MemoryPlanTest, AGpuHoldsWhatTheStageReadsAndTheHostTheRest) {
+  const Checkpoint& checkpoint = Open(DType::kBf16);
+  const MemoryPlan cpu = Plan(checkpoint, Flags());
+  const MemoryPlan plan = PlanOn({.host = kPlenty, .gpu = kPlenty}, checkpoint, Flags());
+  EXPECT_EQ(plan.slots, cpu.slots);
+  EXPECT_EQ(plan.staging_twin, plan.staging_rows * 16u);
+  EXPECT_EQ(plan.tensors, 2u * 32 * checkpoint.config().geometry.channels() * 4);
+  EXPECT_EQ(plan.gpu(), cpu.arena + plan.staging_twin + cpu.carries + cpu.weights + plan.scratch + plan.tensors);
+  EXPECT_EQ(plan.host(), cpu.staging + cpu.row_maps + plan.tensors);
+  EXPECT_EQ(cpu.gpu(), 0u);
+  // Rows that are kept in another form than they are read in are staged twice on the host alone.
+  const Checkpoint& wide = Open(DType::kF32);
+  EXPECT_EQ(PlanOn({.host = kPlenty, .gpu = kPlenty}, wide, Flags()).staging_twin, plan.staging_twin);
+}
+
+TEST_F(MemoryPlanTest, OnAGpuTableAndCacheFollowFromItsOwnMemory) {
+  CheckpointSpec spec;
+  spec.rows = 1'700'000;  // of 16 bytes
+  spec.row_values = testing::RowValues::kLabelled;
+  const TempDir dir;
+  WriteCheckpoint(spec, dir.path());
+  const std::unique_ptr<Checkpoint> checkpoint = *Checkpoint::Open({.dir = dir.path(), .eos_token_id = std::nullopt});
+  ServerFlags flags = Flags();
+  flags.max_sequences = 1;
+  flags.cache_bytes.reset();
+  flags.table = TableFlag::kAuto;
+  // Less than the table needs on the host, more than it needs on the GPU; and the other way round.
+  const MemoryPlan large = PlanOn({.host = 1'000'000, .gpu = kPlenty}, *checkpoint, flags);
+  EXPECT_EQ(large.table, TableMode::kResident);
+  EXPECT_EQ(large.arena, 1'700'000u * 16);
+  EXPECT_EQ(large.staging + large.staging_twin + large.row_maps, 0u);
+  const uint64_t gpu = 2 * large.arena - 1;
+  const MemoryPlan small = PlanOn({.host = kPlenty, .gpu = gpu}, *checkpoint, flags);
+  EXPECT_EQ(small.table, TableMode::kCached);
+  EXPECT_EQ(small.slots, gpu / 4 / 16);
+}
+
+TEST_F(MemoryPlanTest, EitherMemoryOfAGpusHostCanBeTooLittle) {
+  const Checkpoint& checkpoint = Open(DType::kBf16);
+  const MemoryPlan plan = PlanOn({.host = kPlenty, .gpu = kPlenty}, checkpoint, Flags());
+  EXPECT_TRUE(PlanMemory(checkpoint, Flags(), {.host = plan.host(), .gpu = plan.gpu()}).ok());
+  const absl::Status gpu = PlanMemory(checkpoint, Flags(), {.host = kPlenty, .gpu = plan.gpu() - 1}).status();
+  const absl::Status host = PlanMemory(checkpoint, Flags(), {.host = plan.host() - 1, .gpu = kPlenty}).status();
+  EXPECT_THAT(std::string(gpu.message()), HasSubstr("of the GPU are available"));
+  EXPECT_THAT(std::string(host.message()), HasSubstr("of the host are available"));
+  for (const absl::Status& refused : {gpu, host}) {
+    EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
+    for (const char* text : {"on the GPU row cache ", " (100 slots)", "tensors ", "on the host staging ", "pinned",
+                             "row maps ", "--max-sequences", "--max-tokens", "--cache-bytes", "--device cpu"}) {
+      EXPECT_THAT(std::string(refused.message()), HasSubstr(text));
+    }
+  }
+}
+
 TEST_F(MemoryPlanTest, CheckPrintsThePlanAndExitsWith1WhenItDoesNotFit) {
   Open(DType::kBf16);
   ServerFlags flags = Flags();
   flags.model = dirs_.back()->path();
+  flags.device = DeviceFlag::kCpu;
   std::ostringstream out;
   EXPECT_TRUE(Check(flags, out).ok());
   EXPECT_THAT(out.str(), AllOf(HasSubstr("memory plan: row cache "), HasSubstr("(100 slots)"),
-                               HasSubstr("\ntable: cached\n"), HasSubstr("files needed:\n")));
+                               HasSubstr("\ndevice: cpu (--device cpu)\n"), HasSubstr("\ntable: cached\n"),
+                               HasSubstr("files needed:\n")));
 
   const std::vector<std::string> command = {
-      PLEIAD_SERVER_BINARY, "--check", "--model",      flags.model, "--table", "cached",
-      "--cache-bytes",      "1600",    "--max-tokens", "32"};
+      PLEIAD_SERVER_BINARY, "--check", "--model",      flags.model, "--table",  "cached",
+      "--cache-bytes",      "1600",    "--max-tokens", "32",        "--device", "cpu"};
   const testing::Finished fits = testing::RunToEnd(command);
   EXPECT_EQ(fits.code, 0) << fits.output;
   EXPECT_THAT(fits.output, HasSubstr("(100 slots)"));

@@ -21,6 +21,9 @@ MetricsSnapshot Example(const RpcCounters* counters) {
   snapshot.load_ratio = 0.5;
   snapshot.rpcs = counters;
   snapshot.engine.tokens = {42};
+  snapshot.info.device_memory.carries = 4096;
+  snapshot.info.device_memory.pinned = 512;
+  snapshot.engine.device_work = {.batches = 10, .graph_batches = 7, .capture_failures = 1, .busy_seconds = 2.5};
   snapshot.engine.rows.lookups = {{.hits = 5, .misses = 6, .joins = 7}};
   snapshot.engine.queue.counts[0] = 2;
   snapshot.engine.queue.counts[DurationHistogram::kBounds] = 1;
@@ -69,6 +72,10 @@ TEST(Metrics, AreExactlyThoseOfTheContract) {
                                        "pleiad_model_info",
                                        "pleiad_reader_info",
                                        "pleiad_device_info",
+                                       "pleiad_device_busy_seconds_total",
+                                       "pleiad_device_batches_total",
+                                       "pleiad_device_capture_failures_total",
+                                       "pleiad_device_memory_bytes",
                                        "process_cpu_seconds_total",
                                        "process_resident_memory_bytes",
                                        "process_virtual_memory_bytes",
@@ -89,6 +96,9 @@ TEST(Metrics, CarryLabelsAndValues) {
        {"pleiad_rpc_requests_total{rpc=\"OpenSequence\",code=\"RESOURCE_EXHAUSTED\"} 1\n",
         "pleiad_forward_items_total{mode=\"prestage\",code=\"OK\"} 1\n",
         "pleiad_forward_items_total{mode=\"forward\",code=\"UNKNOWN\"} 1\n", "pleiad_tokens_total{layer=\"1\"} 42\n",
+        "pleiad_device_busy_seconds_total 2.5\n", "pleiad_device_batches_total{path=\"launches\"} 3\n",
+        "pleiad_device_batches_total{path=\"graph\"} 7\n", "pleiad_device_capture_failures_total 1\n",
+        "pleiad_device_memory_bytes{kind=\"carries\"} 4096\n", "pleiad_device_memory_bytes{kind=\"pinned\"} 512\n",
         "pleiad_row_lookups_total{layer=\"1\",result=\"join\"} 7\n",
         "pleiad_step_phase_seconds_count{phase=\"queue\"} 3\n", "pleiad_step_phase_seconds_sum{phase=\"queue\"} 20\n",
         "pleiad_step_phase_seconds_bucket{phase=\"queue\",le=\"1e-05\"} 2\n",

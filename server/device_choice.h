@@ -1,0 +1,30 @@
+// Which device a server runs on, and the memory there is for it.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "core/device/device.h"
+#include "server/flags.h"
+#include "server/memory_plan.h"
+
+namespace pleiad {
+
+enum class DeviceKind : uint8_t { kCpu, kCuda };
+
+struct DeviceChoice {
+  DeviceKind kind = DeviceKind::kCpu;
+  uint32_t cuda_ordinal = 0;  // of kCuda
+  std::string name;           // "cpu", "cuda:0"
+  std::string reason;         // for --check and the log
+  AvailableMemory memory;
+};
+
+// auto: GPU 0 where `find_gpu` finds it, else the CPU, whatever kept it from being found. An explicit GPU that is not
+// found: `find_gpu`'s status, naming the flag.
+absl::StatusOr<DeviceChoice> ChooseDevice(
+    const ServerFlags& flags, const std::function<absl::StatusOr<CudaGpu>(uint32_t)>& find_gpu = FindCudaGpu);
+
+}  // namespace pleiad
