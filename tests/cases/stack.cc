@@ -17,15 +17,20 @@
 #include "absl/strings/str_split.h"
 #include "core/base/unique_fd.h"
 #include "tests/support/local_engine.h"
+#include "tests/support/test_device_flag.h"
 
 namespace pleiad::testing {
 namespace {
 
-// A CheckpointLoader whose row store is wrapped.
+// A CheckpointLoader whose row store or device is wrapped.
 class WrappingLoader final : public ModelLoader {
  public:
-  WrappingLoader(const ServerFlags& flags, Clock* clock, decltype(StackOptions::wrap_rows) wrap_rows)
-      : flags_(flags), clock_(clock), wrap_rows_(std::move(wrap_rows)), headers_(flags, clock) {}
+  WrappingLoader(const ServerFlags& flags, const StackOptions& options)
+      : flags_(flags),
+        clock_(options.clock),
+        wrap_rows_(options.wrap_rows),
+        wrap_device_(options.wrap_device),
+        headers_(flags, options.clock) {}
 
   absl::StatusOr<ModelSummary> Open() override { return headers_.Open(); }
   absl::StatusOr<LoadedModel> Load(const LoadHooks&) override {
@@ -36,6 +41,7 @@ class WrappingLoader final : public ModelLoader {
     options.batch_invariant = flags_.batch_invariant;
     options.clock = clock_;
     options.wrap_rows = wrap_rows_;
+    options.wrap_device = wrap_device_;
     LocalEngine local(flags_.model, options);
     return LoadedModel{.engine = local.TakeEngine(), .reader = {.name = "pread", .detail = "wrapped"}};
   }
@@ -44,11 +50,12 @@ class WrappingLoader final : public ModelLoader {
   const ServerFlags flags_;
   Clock* const clock_;
   const decltype(StackOptions::wrap_rows) wrap_rows_;
+  const decltype(StackOptions::wrap_device) wrap_device_;
   CheckpointLoader headers_;
 };
 
 std::unique_ptr<ModelLoader> MakeLoader(const ServerFlags& flags, const StackOptions& options) {
-  if (options.wrap_rows) return std::make_unique<WrappingLoader>(flags, options.clock, options.wrap_rows);
+  if (options.wrap_rows || options.wrap_device) return std::make_unique<WrappingLoader>(flags, options);
   return std::make_unique<CheckpointLoader>(flags, options.clock, options.cache);
 }
 
@@ -79,6 +86,7 @@ ServerFlags CaseFlags() {
   flags.max_sequences = 64;
   flags.threads = 2;
   flags.batch_invariant = true;
+  flags.device = TestDeviceFlag();
   return flags;
 }
 
@@ -111,7 +119,13 @@ Stack::Stack(StackOptions options) {
   stub_ = v1::Ple::NewStub(grpc::CreateChannel(address(), grpc::InsecureChannelCredentials()));
 }
 
+int Stack::Wait() {
+  waited_ = true;
+  return server_->Wait();
+}
+
 Stack::~Stack() {
+  if (waited_) return;
   server_->Terminate();
   server_->Terminate();
   server_->Wait();

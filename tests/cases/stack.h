@@ -1,5 +1,6 @@
-// A whole server over a checkpoint on the CPU, in the test's process, called through the raw stub, so that a test can
-// send what no well-behaved client would; and the oracle beside it. Sums are batch-invariant: equal means bit-equal.
+// A whole server over a checkpoint on the device of the tests, in the test's process, called through the raw stub, so
+// that a test can send what no well-behaved client would; and the oracle beside it. Sums are batch-invariant: equal
+// means bit-equal.
 #pragma once
 
 #include <cstdint>
@@ -32,6 +33,7 @@ struct StackOptions {
   ServerFlags flags = CaseFlags();                          // `model` is set by the stack
   Clock* clock = nullptr;
   std::function<std::unique_ptr<RowStore>(std::unique_ptr<RowStore>)> wrap_rows = {};
+  std::function<std::unique_ptr<Device>(std::unique_ptr<Device>)> wrap_device = {};
   CacheParts cache = {};  // of --table cached
 };
 
@@ -70,6 +72,8 @@ class Stack {
   ~Stack();
 
   Server& server() { return *server_; }
+  // Until the server has ended by itself; its exit code. Once.
+  int Wait();
   v1::Ple::Stub& stub() { return *stub_; }
   std::string address() const;
   const std::string& model_dir() const { return flags_.model; }
@@ -128,6 +132,7 @@ class Stack {
   std::vector<oracle::Model> models_;
   std::unique_ptr<Server> server_;
   std::unique_ptr<v1::Ple::Stub> stub_;
+  bool waited_ = false;
 };
 
 // Writes the checkpoint and starts a server on it; the status it was refused with. Fails the test when it serves.

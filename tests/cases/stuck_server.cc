@@ -38,6 +38,7 @@ int Main(const char* model) {
   flags.model = model;
   flags.listen = {"127.0.0.1:0"};
   flags.metrics_listen = "127.0.0.1:0";
+  flags.device = DeviceFlag::kCpu;
   flags.table = TableFlag::kCached;
   flags.cache_bytes = 0;
   flags.max_tokens = 64;

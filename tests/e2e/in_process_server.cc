@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "spdlog/spdlog.h"
+#include "tests/support/test_device_flag.h"
 
 namespace pleiad::testing {
 namespace {
@@ -29,6 +30,7 @@ InProcessServer::InProcessServer(const std::string& model, const std::function<v
   flags.listen = {address()};
   flags.metrics_listen = "127.0.0.1:0";
   flags.table = TableFlag::kResident;
+  flags.device = TestDeviceFlag();
   flags.max_tokens = 256;
   flags.max_sequences = 128;
   if (change) change(flags);

@@ -18,6 +18,7 @@
 #include "tests/e2e/metrics_page.h"
 #include "tests/e2e/sessions.h"
 #include "tests/support/process/server_process.h"
+#include "tests/support/test_device_flag.h"
 
 namespace pleiad::testing {
 namespace {
@@ -250,6 +251,7 @@ TEST(StopWhileLoadingTest, TerminatingWhileLoadingEndsTheLoad) {
     flags.listen = {"unix:" + (model / "s")};
     flags.metrics_listen = "127.0.0.1:0";
     flags.table = TableFlag::kResident;
+    flags.device = TestDeviceFlag();
     auto loader = std::make_unique<HeldLoader>(flags);
     HeldLoader& held = *loader;
     bool ready = false;

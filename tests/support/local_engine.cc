@@ -10,6 +10,7 @@
 #include "core/rows/pread_reader.h"
 #include "core/rows/resident_row_store.h"
 #include "tests/support/rows/label_table.h"
+#include "tests/support/test_device.h"
 
 namespace pleiad::testing {
 namespace {
@@ -72,11 +73,12 @@ LocalEngine::LocalEngine(const std::string& checkpoint_dir, const LocalEngineOpt
   device_options.max_tokens = options.max_tokens;
   device_options.threads = options.threads;
   device_options.batch_invariant = options.batch_invariant;
-  std::unique_ptr<Device> device = OrDie(CreateCpuDevice(device_options, std::move(weights)));
+  std::unique_ptr<Device> device = OrDie(CreateTestDevice(device_options, std::move(weights), options.device));
   std::unique_ptr<RowReader> reader = CreatePreadReader(checkpoint_->files(), 2);
   std::unique_ptr<RowStore> rows = options.cache_slots ? MakeCached(*checkpoint_, *device, std::move(reader), options)
                                                        : LoadResident(*checkpoint_, *device, *reader);
   if (options.wrap_rows) rows = options.wrap_rows(std::move(rows));
+  if (options.wrap_device) device = options.wrap_device(std::move(device));
   EngineOptions engine_options;
   engine_options.max_tokens = options.max_tokens;
   engine_options.max_sequences = options.max_sequences;

@@ -1,4 +1,4 @@
-// An engine over a checkpoint on the CPU, in process, with calls that wait for their answers.
+// An engine over a checkpoint on the device of the tests, in process, with calls that wait for their answers.
 #pragma once
 
 #include <cstdint>
@@ -10,9 +10,11 @@
 #include <utility>
 #include <vector>
 
+#include "core/device/device.h"
 #include "core/engine/engine.h"
 #include "core/model/checkpoint.h"
 #include "core/rows/row_store.h"
+#include "tests/support/device_choice.h"
 
 namespace pleiad::testing {
 
@@ -23,10 +25,13 @@ struct LocalEngineOptions {
   uint32_t threads = 2;
   bool batch_invariant = false;
   Clock* clock = nullptr;
+  TestDevice device = ChosenTestDevice();
   // Absent: a resident table. Else the slots of the arena of a row cache, whose reads end later and out of order.
   std::optional<uint32_t> cache_slots;
   // Puts something between the engine and its table; may be empty.
   std::function<std::unique_ptr<RowStore>(std::unique_ptr<RowStore>)> wrap_rows;
+  // The same for the device, once its table is loaded.
+  std::function<std::unique_ptr<Device>(std::unique_ptr<Device>)> wrap_device;
 };
 
 // The output of one request, [tokens, C].

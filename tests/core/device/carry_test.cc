@@ -29,7 +29,7 @@ struct CarryCase {
   uint32_t rollback;
 };
 
-class CarryTest : public testing::TestWithParam<CarryCase> {
+class CarryTest : public ::testing::TestWithParam<CarryCase> {
  protected:
   static constexpr uint32_t kTokens = 60;
 
@@ -128,8 +128,8 @@ TEST_P(CarryTest, ExistingNanShows) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, CarryTest,
-                         testing::Values(CarryCase{3, 4, 4, 8}, CarryCase{3, 4, 1, 0}, CarryCase{2, 4, 2, 1},
-                                         CarryCase{4, 3, 3, 8}, CarryCase{2, 1, 4, 8}, CarryCase{3, 2, 4, 20}),
+                         ::testing::Values(CarryCase{3, 4, 4, 8}, CarryCase{3, 4, 1, 0}, CarryCase{2, 4, 2, 1},
+                                           CarryCase{4, 3, 3, 8}, CarryCase{2, 1, 4, 8}, CarryCase{3, 2, 4, 20}),
                          [](const auto& param) {
                            const CarryCase& c = param.param;
                            return absl::StrCat("N", c.ngram, "K", c.kernel, "Hc", c.hc, "Rollback", c.rollback);

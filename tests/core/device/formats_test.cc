@@ -14,7 +14,7 @@ std::vector<float> RoundAll(std::vector<float> values) {
   return values;
 }
 
-class FormatsTest : public testing::TestWithParam<uint32_t> {
+class FormatsTest : public ::testing::TestWithParam<uint32_t> {
  protected:
   FormatsTest() : rig_(RandomRig(MakeModel({.hidden = GetParam()}, 31), 20, 32, {.threads = 2})) {}
 
@@ -98,7 +98,7 @@ TEST_P(FormatsTest, NanInTheHighwayPoisonsItsOwnSequenceOnly) {
   EXPECT_TRUE(std::isnan(out[0][3 * rig.channels()]));
 }
 
-INSTANTIATE_TEST_SUITE_P(Hidden, FormatsTest, testing::Values(1, 24, 37, 64), testing::PrintToStringParamName());
+INSTANTIATE_TEST_SUITE_P(Hidden, FormatsTest, ::testing::Values(1, 24, 37, 64), ::testing::PrintToStringParamName());
 
 }  // namespace
 }  // namespace pleiad

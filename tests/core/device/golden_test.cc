@@ -13,7 +13,7 @@ namespace {
 constexpr double kGoldenBound = 3e-3;
 constexpr double kOracleBound = 3e-4;
 
-class DeviceGoldenTest : public testing::TestWithParam<std::pair<const char*, uint32_t>> {
+class DeviceGoldenTest : public ::testing::TestWithParam<std::pair<const char*, uint32_t>> {
  protected:
   std::string directory_ = std::string(PLEIAD_SOURCE_DIR "/tests/golden/") + GetParam().first;
   oracle::Model model_ = oracle::LoadModel(directory_, GetParam().second);
@@ -65,7 +65,7 @@ TEST_P(DeviceGoldenTest, TheCapturedGenerationInItsOwnSteps) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Cases, DeviceGoldenTest,
-                         testing::Values(std::pair("tiny-n3h8", 2u), std::pair("tiny-n2h4-wide-embed", 1u)),
+                         ::testing::Values(std::pair("tiny-n3h8", 2u), std::pair("tiny-n2h4-wide-embed", 1u)),
                          [](const auto& param) { return param.param.second == 2 ? "N3H8" : "N2H4"; });
 
 }  // namespace

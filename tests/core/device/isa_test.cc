@@ -5,11 +5,12 @@
 #include <gtest/gtest.h>
 
 #include "tests/core/device/stage_rig.h"
+#include "tests/support/cpu_device_test.h"
 
 namespace pleiad {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 StageRig MakeRig(const std::string& isa, bool batch_invariant = false) {
   DeviceOptions options;
@@ -19,9 +20,10 @@ StageRig MakeRig(const std::string& isa, bool batch_invariant = false) {
   return RandomRig(MakeModel({.hidden = 72, .embed = 200}, 61), 130, 62, options);
 }
 
-class IsaTest : public testing::TestWithParam<Isa> {
+class IsaTest : public ::testing::TestWithParam<Isa> {
  protected:
   void SetUp() override {
+    if (testing::ChosenTestDevice() != testing::TestDevice::kCpu) GTEST_SKIP() << "concerns the CPU device alone";
     if (GetParam() > DetectIsa()) GTEST_SKIP() << "this processor has no " << Name(GetParam());
   }
 };
@@ -53,10 +55,12 @@ TEST_P(IsaTest, BatchInvariantIsBitEqualAcrossBatchSizes) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Isas, IsaTest, testing::Values(Isa::kPortable, Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Bf16),
+INSTANTIATE_TEST_SUITE_P(Isas, IsaTest, ::testing::Values(Isa::kPortable, Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Bf16),
                          [](const auto& param) { return Name(param.param); });
 
-TEST(IsaDetailTest, TheDeviceSaysWhichPathRuns) {
+class IsaDetailTest : public testing::CpuDeviceTest {};
+
+TEST_F(IsaDetailTest, TheDeviceSaysWhichPathRuns) {
   EXPECT_THAT(MakeRig("portable").device().info().detail, HasSubstr("dot loop (portable) for every batch"));
   if (DetectIsa() < Isa::kAvx2) GTEST_SKIP() << "portable only";
   EXPECT_THAT(MakeRig("avx2").device().info().detail, HasSubstr("oneDNN sgemm on FP32 panels"));

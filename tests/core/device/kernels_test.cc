@@ -10,6 +10,7 @@
 
 #include "tests/oracle/model.h"
 #include "tests/oracle/numbers.h"
+#include "tests/support/device_choice.h"
 
 namespace pleiad {
 namespace {
@@ -22,9 +23,10 @@ std::vector<Bf16> ToBf16(const std::vector<double>& values) {
   return bits;
 }
 
-class KernelsTest : public testing::TestWithParam<Isa> {
+class KernelsTest : public ::testing::TestWithParam<Isa> {
  protected:
   void SetUp() override {
+    if (testing::ChosenTestDevice() != testing::TestDevice::kCpu) GTEST_SKIP() << "concerns the CPU device alone";
     if (GetParam() > DetectIsa()) GTEST_SKIP() << "this processor has no " << Name(GetParam());
   }
   const CpuKernels& kernels_ = KernelsFor(GetParam());
@@ -162,7 +164,7 @@ TEST_P(KernelsTest, ConvOfAnImpulse) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Isas, KernelsTest, testing::Values(Isa::kPortable, Isa::kAvx2, Isa::kAvx512),
+INSTANTIATE_TEST_SUITE_P(Isas, KernelsTest, ::testing::Values(Isa::kPortable, Isa::kAvx2, Isa::kAvx512),
                          [](const auto& param) { return Name(param.param); });
 
 }  // namespace

@@ -7,11 +7,13 @@
 
 #include "core/device/plan_check.h"
 #include "tests/core/device/stage_rig.h"
+#include "tests/support/cpu_device_test.h"
+#include "tests/support/test_device.h"
 
 namespace pleiad {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 DeviceOptions GoodOptions() {
   DeviceOptions options;
@@ -63,22 +65,24 @@ TEST(OptionsTest, WeightsOfOtherShapesAreRefusedByName) {
   const oracle::Model model = MakeModel({}, 71);
   LayerWeights weights = WeightsOf(model);
   weights.norm_conv.pop_back();
-  const auto device = CreateCpuDevice(GoodOptions(), {weights});
+  const auto device = testing::CreateTestDevice(GoodOptions(), {weights});
   EXPECT_EQ(device.status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(device.status().message()), HasSubstr("weights[0].norm_conv.size = 95: must be 96"));
-  EXPECT_EQ(CreateCpuDevice(GoodOptions(), {}).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(testing::CreateTestDevice(GoodOptions(), {}).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
 TEST(OptionsTest, MemoryThatCannotBeHadIsResourceExhausted) {
   DeviceOptions options = GoodOptions();
   options.carries = 0xFFFFFFFEu;
   options.rollback_tokens = 1u << 20;
-  const auto device = CreateCpuDevice(options, {WeightsOf(MakeModel({}, 71))});
+  const auto device = testing::CreateTestDevice(options, {WeightsOf(MakeModel({}, 71))});
   EXPECT_EQ(device.status().code(), absl::StatusCode::kResourceExhausted) << device.status();
   EXPECT_THAT(std::string(device.status().message()), HasSubstr("carry pool"));
 }
 
-TEST(OptionsTest, MemoryIsCounted) {
+using CpuMemoryTest = testing::CpuDeviceTest;
+
+TEST_F(CpuMemoryTest, MemoryIsCounted) {
   StageRig rig = RandomRig(MakeModel({}, 72), 10, 73, {.carries = 3});
   const DeviceMemory& memory = rig.device().info().memory;
   EXPECT_EQ(memory.arena, 10u * 40 * 2);
@@ -114,6 +118,11 @@ TEST(PlanCheckTest, BadPlansAreRefusedByName) {
       {"segments.first_token", [](auto& p) { p.segments[1].first_token = 2; }},
       {"segments.num_tokens", [](auto& p) { p.segments[1].num_tokens = 2; }},
       {"parts.num_tokens", [](auto& p) { p.parts[0].num_tokens = 5; }},
+      {"segment.num_tokens",
+       [](auto& p) {
+         p.parts = {TensorPart{.num_tokens = 2, .output = tensor},
+                    TensorPart{.first_token = 2, .num_tokens = 2, .output = tensor}};
+       }},
       {"parts.output", [](auto& p) { p.parts[0].output = nullptr; }},
       {"parts.dtype", [](auto& p) { p.parts[0].input_dtype = DType::kI64; }},
       {"parts address", [](auto& p) { p.parts[0].memory = TensorMemory::kDevice, ++p.parts[0].output; }},

@@ -8,7 +8,7 @@
 namespace pleiad {
 namespace {
 
-class RewindTest : public testing::TestWithParam<uint32_t> {
+class RewindTest : public ::testing::TestWithParam<uint32_t> {
  protected:
   static constexpr uint32_t kTokens = 160;
 
@@ -104,7 +104,7 @@ TEST_P(RewindTest, SpeculationEqualsPlainDecoding) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Rollback, RewindTest, testing::Values(0, 1, 8, 16), testing::PrintToStringParamName());
+INSTANTIATE_TEST_SUITE_P(Rollback, RewindTest, ::testing::Values(0, 1, 8, 16), ::testing::PrintToStringParamName());
 
 }  // namespace
 }  // namespace pleiad

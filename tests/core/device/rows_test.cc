@@ -6,6 +6,7 @@
 
 #include "tests/core/device/stage_rig.h"
 #include "tests/oracle/numbers.h"
+#include "tests/support/test_device.h"
 
 namespace pleiad {
 namespace {
@@ -39,7 +40,7 @@ std::unique_ptr<Device> MakeDevice(DType dtype, std::vector<float> scales = {}, 
   options.carries = 1;
   options.max_tokens = kRows;
   options.threads = 3;
-  auto device = CreateCpuDevice(options, {WeightsOf(model), WeightsOf(model)});
+  auto device = testing::CreateTestDevice(options, {WeightsOf(model), WeightsOf(model)});
   EXPECT_TRUE(device.ok()) << device.status();
   return *std::move(device);
 }

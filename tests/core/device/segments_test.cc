@@ -116,19 +116,18 @@ TEST(SegmentsTest, QueuedBatchesRunInOrder) {
   RigCarry carry = rig.NewCarry();
   const std::vector<float> whole = rig.RunCut(&carry, 0, {100});
   carry.ring = {};
-  std::vector<std::vector<std::vector<std::byte>>> inputs(100);
-  std::vector<std::vector<std::vector<std::byte>>> outputs(100);
+  std::vector<RigBatch> batches;
   Ticket last;
   for (uint32_t t = 0; t < 100; ++t) {
-    const auto ticket =
-        rig.device().Run(rig.Plan({{.carry = &carry, .first = t, .count = 1}}, {}, &inputs[t], &outputs[t]));
-    ASSERT_TRUE(ticket.ok());
-    EXPECT_GT(*ticket, last);
-    last = *ticket;
+    batches.push_back(rig.Make({{.carry = &carry, .first = t, .count = 1}}));
+    const Ticket ticket = rig.Start(batches.back());
+    EXPECT_GT(ticket, last);
+    last = ticket;
   }
   ASSERT_TRUE(rig.device().Wait(last).ok());
   for (uint32_t t = 0; t < 100; ++t) {
-    EXPECT_EQ(std::memcmp(outputs[t][0].data(), &whole[t * rig.channels()], outputs[t][0].size()), 0) << t;
+    const std::vector<std::byte>& output = batches[t].outputs[0];
+    EXPECT_EQ(std::memcmp(output.data(), &whole[t * rig.channels()], output.size()), 0) << t;
   }
 }
 

@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "tests/oracle/numbers.h"
+#include "tests/support/test_device.h"
 
 namespace pleiad {
 namespace {
@@ -76,20 +77,25 @@ RingView Back(RingView ring, uint32_t tokens, uint32_t ring_rows) {
 }
 
 StageRig::StageRig(const oracle::Model& model, std::vector<double> embeddings, std::vector<double> highway,
-                   DeviceOptions options)
+                   DeviceOptions options, testing::TestDevice which)
     : model_(model), embeddings_(std::move(embeddings)), highway_(std::move(highway)), options_(std::move(options)) {
   options_.geometry = GeometryOf(model);
   tokens_ = static_cast<uint32_t>(embeddings_.size() / model.shape.embed);
-  options_.arena_slots = tokens_ * model.heads();
+  options_.arena_slots += rows();
   if (options_.carries == 0) options_.carries = 4;
   if (options_.max_tokens == DeviceOptions{}.max_tokens) options_.max_tokens = 2 * tokens_;
   ring_rows_ = state_len() + options_.rollback_tokens;
-  auto device = CreateCpuDevice(options_, {WeightsOf(model)});
+  auto device = testing::CreateTestDevice(options_, {WeightsOf(model)}, which);
   EXPECT_TRUE(device.ok()) << device.status();
   device_ = *std::move(device);
-  std::vector<std::byte> rows(embeddings_.size() * sizeof(uint16_t));
-  for (size_t i = 0; i < embeddings_.size(); ++i) PutValue(DType::kBf16, embeddings_[i], &rows[2 * i]);
-  EXPECT_TRUE(device_->WriteArena(Slot(0), rows).ok());
+  row_bytes_.resize(embeddings_.size() * sizeof(uint16_t));
+  for (size_t i = 0; i < embeddings_.size(); ++i) PutValue(DType::kBf16, embeddings_[i], &row_bytes_[2 * i]);
+  EXPECT_TRUE(device_->WriteArena(Slot(0), row_bytes_).ok());
+}
+
+absl::Span<const std::byte> StageRig::Row(uint32_t row) const {
+  const size_t bytes = row_bytes_.size() / rows();
+  return absl::MakeConstSpan(row_bytes_).subspan(row * bytes, bytes);
 }
 
 RigCarry StageRig::NewCarry() {
@@ -117,13 +123,14 @@ SegmentPlan StageRig::Segment(const RigStep& step, uint32_t first_token) {
   return segment;
 }
 
-BatchPlan StageRig::Plan(const std::vector<RigStep>& steps, const RigFormat& format,
-                         std::vector<std::vector<std::byte>>* inputs, std::vector<std::vector<std::byte>>* outputs) {
-  BatchPlan plan;
+RigBatch StageRig::Make(const std::vector<RigStep>& steps, const RigFormat& format) {
+  RigBatch batch;
+  batch.format = format;
+  BatchPlan& plan = batch.plan;
   const size_t in_size = ByteSize(format.input);
   const size_t out_size = ByteSize(format.output);
-  inputs->resize(steps.size());
-  outputs->resize(steps.size());
+  batch.inputs.resize(steps.size());
+  batch.outputs.resize(steps.size());
   for (size_t s = 0; s < steps.size(); ++s) {
     const RigStep& step = steps[s];
     plan.segments.push_back(Segment(step, plan.num_tokens));
@@ -133,8 +140,8 @@ BatchPlan StageRig::Plan(const std::vector<RigStep>& steps, const RigFormat& for
       }
     }
     const size_t values = step.count * channels();
-    std::vector<std::byte>& input = (*inputs)[s];
-    std::vector<std::byte>& output = (*outputs)[s];
+    std::vector<std::byte>& input = batch.inputs[s];
+    std::vector<std::byte>& output = batch.outputs[s];
     input.assign(values * in_size + format.misalign, std::byte{0xFF});
     output.assign(values * out_size + format.misalign, std::byte{0xFF});
     for (size_t i = 0; i < values; ++i) {
@@ -151,24 +158,32 @@ BatchPlan StageRig::Plan(const std::vector<RigStep>& steps, const RigFormat& for
     plan.parts.push_back(part);
     plan.num_tokens += step.count;
   }
-  return plan;
+  return batch;
 }
 
-std::vector<std::vector<float>> StageRig::Run(const std::vector<RigStep>& steps, const RigFormat& format) {
-  std::vector<std::vector<std::byte>> inputs;
-  std::vector<std::vector<std::byte>> outputs;
-  const BatchPlan plan = Plan(steps, format, &inputs, &outputs);
-  const absl::StatusOr<Ticket> ticket = device_->Run(plan);
+Ticket StageRig::Start(const RigBatch& batch) {
+  const absl::StatusOr<Ticket> ticket = device_->Run(batch.plan);
   EXPECT_TRUE(ticket.ok()) << ticket.status();
-  EXPECT_TRUE(device_->Wait(*ticket).ok());
+  return *ticket;
+}
+
+std::vector<std::vector<float>> StageRig::Finish(Ticket ticket, const RigBatch& batch) {
+  const absl::Status done = device_->Wait(ticket);
+  EXPECT_TRUE(done.ok()) << done;
+  const RigFormat& format = batch.format;
   std::vector<std::vector<float>> results;
-  for (const auto& bytes : format.in_place ? inputs : outputs) {
+  for (const auto& bytes : format.in_place ? batch.inputs : batch.outputs) {
     std::vector<float>& result = results.emplace_back();
     for (size_t at = format.misalign; at < bytes.size(); at += ByteSize(format.output)) {
       result.push_back(GetValue(format.output, &bytes[at]));
     }
   }
   return results;
+}
+
+std::vector<std::vector<float>> StageRig::Run(const std::vector<RigStep>& steps, const RigFormat& format) {
+  const RigBatch batch = Make(steps, format);
+  return Finish(Start(batch), batch);
 }
 
 std::vector<float> StageRig::RunCut(RigCarry* carry, uint32_t first, const std::vector<uint32_t>& lengths) {
@@ -221,11 +236,12 @@ oracle::Trace StageRig::Oracle(uint32_t first, uint32_t count, oracle::KvRoundin
                                Rows(highway_, channels(), first, count), rounding);
 }
 
-StageRig RandomRig(const oracle::Model& model, uint32_t count, uint64_t seed, DeviceOptions options) {
+StageRig RandomRig(const oracle::Model& model, uint32_t count, uint64_t seed, DeviceOptions options,
+                   testing::TestDevice which) {
   std::vector<double> embeddings = oracle::RandomValues(count * model.shape.embed, 1.0, seed);
   for (double& value : embeddings) value = oracle::RoundToBf16(value);
   return StageRig(model, std::move(embeddings), oracle::RandomValues(count * model.shape.channels(), 1.0, seed + 1),
-                  std::move(options));
+                  std::move(options), which);
 }
 
 std::vector<double> Rows(const std::vector<double>& values, size_t width, size_t first, size_t count) {

@@ -12,6 +12,7 @@
 #include "core/device/device.h"
 #include "tests/oracle/model.h"
 #include "tests/oracle/oracle.h"
+#include "tests/support/device_choice.h"
 
 namespace pleiad {
 
@@ -59,16 +60,26 @@ struct RigFormat {
   uint32_t misalign = 0;  // bytes
 };
 
+// A plan and the tensors it points to.
+struct RigBatch {
+  RigFormat format;
+  BatchPlan plan;
+  std::vector<std::vector<std::byte>> inputs, outputs;  // [steps]
+};
+
 class StageRig {
  public:
-  // `embeddings` [tokens, E] BF16 values, `highway` [tokens, C]. Geometry, arena and, where 0, the counts of `options`
-  // are filled in.
+  // `embeddings` [tokens, E] BF16 values, `highway` [tokens, C]. Geometry and, where 0, the counts of `options` are
+  // filled in; the slots of its arena come behind those of the pool's rows.
   StageRig(const oracle::Model& model, std::vector<double> embeddings, std::vector<double> highway,
-           DeviceOptions options = {});
+           DeviceOptions options = {}, testing::TestDevice which = testing::ChosenTestDevice());
 
   Device& device() { return *device_; }
   const oracle::Model& model() const { return model_; }
   uint32_t tokens() const { return tokens_; }
+  // Rows of the pool, row i in slot i.
+  uint32_t rows() const { return tokens_ * static_cast<uint32_t>(model_.heads()); }
+  absl::Span<const std::byte> Row(uint32_t row) const;
   uint32_t ring_rows() const { return ring_rows_; }
   uint32_t state_len() const { return static_cast<uint32_t>(model_.state_len()); }
   size_t channels() const { return model_.shape.channels(); }
@@ -88,9 +99,10 @@ class StageRig {
   // Tokens [first, first + count) as a sequence of their own.
   oracle::Trace Oracle(uint32_t first, uint32_t count, oracle::KvRounding rounding = oracle::KvRounding::kBf16) const;
 
-  // The plan Run makes, for tests that change it. `outputs` must outlive the ticket.
-  BatchPlan Plan(const std::vector<RigStep>& steps, const RigFormat& format,
-                 std::vector<std::vector<std::byte>>* inputs, std::vector<std::vector<std::byte>>* outputs);
+  // Run in its parts, for tests that change the plan or do not wait. The batch outlives the ticket.
+  RigBatch Make(const std::vector<RigStep>& steps, const RigFormat& format = {});
+  Ticket Start(const RigBatch& batch);
+  std::vector<std::vector<float>> Finish(Ticket ticket, const RigBatch& batch);
 
  private:
   SegmentPlan Segment(const RigStep& step, uint32_t first_token);
@@ -98,6 +110,7 @@ class StageRig {
   oracle::Model model_;
   std::vector<double> embeddings_;
   std::vector<double> highway_;
+  std::vector<std::byte> row_bytes_;  // [rows, head_dim] BF16
   DeviceOptions options_;
   uint32_t tokens_ = 0;
   uint32_t ring_rows_ = 0;
@@ -106,7 +119,8 @@ class StageRig {
 };
 
 // `count` tokens of random embeddings (BF16 values) and highway rows for `model`.
-StageRig RandomRig(const oracle::Model& model, uint32_t count, uint64_t seed, DeviceOptions options = {});
+StageRig RandomRig(const oracle::Model& model, uint32_t count, uint64_t seed, DeviceOptions options = {},
+                   testing::TestDevice which = testing::ChosenTestDevice());
 
 // Slices [first, first + count) of rows of `width`.
 std::vector<double> Rows(const std::vector<double>& values, size_t width, size_t first, size_t count);

@@ -5,10 +5,14 @@
 #include <atomic>
 #include <vector>
 
+#include "tests/support/cpu_device_test.h"
+
 namespace pleiad {
 namespace {
 
-TEST(ThreadPoolTest, EveryIndexIsVisitedOnce) {
+class ThreadPoolTest : public testing::CpuDeviceTest {};
+
+TEST_F(ThreadPoolTest, EveryIndexIsVisitedOnce) {
   for (size_t threads : {1, 2, 3, 8}) {
     ThreadPool pool(threads);
     for (size_t n : {0, 1, 2, 7, 64, 1000}) {
@@ -26,7 +30,7 @@ TEST(ThreadPoolTest, EveryIndexIsVisitedOnce) {
 }
 
 // Each job reads what the one before wrote: a helper that came late or left early would show.
-TEST(ThreadPoolTest, JobsFollowEachOther) {
+TEST_F(ThreadPoolTest, JobsFollowEachOther) {
   ThreadPool pool(4);
   std::vector<uint64_t> values(257, 1);
   for (int job = 0; job < 2000; ++job) {
@@ -40,7 +44,7 @@ TEST(ThreadPoolTest, JobsFollowEachOther) {
   EXPECT_EQ(values, std::vector<uint64_t>(values.size(), 0));
 }
 
-TEST(ThreadPoolTest, RangesOfOneWorkerDoNotOverlap) {
+TEST_F(ThreadPoolTest, RangesOfOneWorkerDoNotOverlap) {
   ThreadPool pool(4);
   std::vector<std::atomic<int>> inside(4);
   for (int job = 0; job < 200; ++job) {
@@ -52,7 +56,7 @@ TEST(ThreadPoolTest, RangesOfOneWorkerDoNotOverlap) {
 }
 
 // A helper must come: the caller's range waits for the other one.
-TEST(ThreadPoolTest, SleepingHelpersAreWoken) {
+TEST_F(ThreadPoolTest, SleepingHelpersAreWoken) {
   ThreadPool pool(2);
   for (int job = 0; job < 50; ++job) {
     std::atomic<int> arrived{0};

@@ -9,6 +9,8 @@
 #include <cstdlib>
 #include <utility>
 
+#include "absl/strings/match.h"
+
 namespace pleiad::testing {
 namespace {
 
@@ -19,11 +21,11 @@ void Require(bool ok, const char* what) {
 }
 
 // The child between fork and exec: async-signal-safe calls alone.
-[[noreturn]] void Exec(pid_t parent, char* const* argv, int output, int error) {
+[[noreturn]] void Exec(pid_t parent, char* const* argv, char* const* environment, int output, int error) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   // A parent that ended before the line above sends no signal.
   if (::getppid() == parent && ::dup2(output, STDOUT_FILENO) >= 0 && ::dup2(error, STDERR_FILENO) >= 0) {
-    ::execv(argv[0], argv);
+    ::execve(argv[0], argv, environment);
     ::perror(argv[0]);
   }
   ::_exit(127);
@@ -40,10 +42,16 @@ ChildProcess::ChildProcess(const std::vector<std::string>& command, StandardErro
   std::vector<char*> argv;
   for (const std::string& argument : command) argv.push_back(const_cast<char*>(argument.c_str()));
   argv.push_back(nullptr);
+  // What chooses the device of the tests is no flag of the server.
+  std::vector<char*> environment;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    if (!absl::StartsWith(*entry, "PLEIAD_TEST_")) environment.push_back(*entry);
+  }
+  environment.push_back(nullptr);
   const int error_fd = error == StandardError::kApart ? error_end.get() : output_end.get();
   const pid_t parent = ::getpid();
   pid_ = ::fork();
-  if (pid_ == 0) Exec(parent, argv.data(), output_end.get(), error_fd);
+  if (pid_ == 0) Exec(parent, argv.data(), environment.data(), output_end.get(), error_fd);
   Require(pid_ > 0, "fork");
 }
 

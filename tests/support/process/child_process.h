@@ -20,8 +20,8 @@ enum class StandardError { kApart, kWithOutput };
 // ends: an aborted test leaves no process. Used by one thread.
 class ChildProcess {
  public:
-  // `command`: path of a program, and its arguments. One that cannot be run says so on its standard error and exits
-  // with 127.
+  // `command`: path of a program, and its arguments; its environment is the test's without PLEIAD_TEST_*. One that
+  // cannot be run says so on its standard error and exits with 127.
   explicit ChildProcess(const std::vector<std::string>& command, StandardError error = StandardError::kApart);
   ~ChildProcess();
   ChildProcess(const ChildProcess&) = delete;

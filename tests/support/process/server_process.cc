@@ -1,9 +1,11 @@
 #include "tests/support/process/server_process.h"
 
+#include <algorithm>
 #include <optional>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_split.h"
+#include "tests/support/device_choice.h"
 
 namespace pleiad::testing {
 
@@ -11,6 +13,9 @@ ServerProcess::ServerProcess(const std::string& model, const std::string& listen
     : child([&] {
         std::vector<std::string> command{PLEIAD_SERVER_BINARY, "--model",     model,     "--listen", listen,
                                          "--metrics-listen",   "127.0.0.1:0", "--table", "resident"};
+        if (std::find(flags.begin(), flags.end(), "--device") == flags.end()) {
+          command.insert(command.end(), {"--device", ChosenTestDevice() == TestDevice::kCuda ? "cuda" : "cpu"});
+        }
         command.insert(command.end(), flags.begin(), flags.end());
         return command;
       }()) {}
