@@ -1,6 +1,6 @@
 """A client of the service, and a server of one's own, from Python: messages out of a FileDescriptorSet, no stubs.
 
-PLEIAD_BUNDLE names an unpacked bundle (tests/gpu/bundle.sh); without it build/release and protoc serve.
+GPU_BUNDLE names an unpacked bundle (tests/gpu/bundle.sh); without it build/release and protoc serve.
 """
 import argparse
 import contextlib
@@ -19,7 +19,7 @@ import numpy as np
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-BUNDLE = os.environ.get("PLEIAD_BUNDLE", "")
+BUNDLE = os.environ.get("GPU_BUNDLE", "")
 LIBC = ctypes.CDLL(None)
 
 
@@ -64,7 +64,7 @@ def binary(name):
     """A program of the bundle, else of build/release; the environment it wants."""
     folder = {"pleiad-server": "server", "pleiad": "client/cli"}[name]
     base = pathlib.Path(BUNDLE) / "build" if BUNDLE else ROOT / "build/release"
-    environment = dict(os.environ)
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("PLEIAD_")}  # those are flags
     if BUNDLE:
         environment["LD_LIBRARY_PATH"] = f"{BUNDLE}/lib"
     return str(base / folder / name), environment
@@ -91,7 +91,8 @@ class Server:
             parent = os.getpid()
             with open(self.log_path, "w") as log:
                 self.process = subprocess.Popen(
-                    [program, "--model", self.model, "--listen", self.address, "--metrics-listen", "127.0.0.1:0"] + self.flags,
+                    [program, "--model", self.model, "--listen", self.address, "--metrics-listen", "127.0.0.1:0",
+                     "--drain-timeout", "2s"] + self.flags,
                     stdout=subprocess.PIPE, stderr=log, text=True, env=environment, preexec_fn=lambda: _end_with(parent))
             stack.callback(self.process.wait)
             stack.callback(self.process.kill)

@@ -57,7 +57,7 @@ fi
 for candidate in "${PYTHON:-}" python3 /usr/bin/python3; do
   [ -n "$candidate" ] && "$candidate" -c 'import grpc, google.protobuf, numpy' 2> /dev/null && python=$candidate && break
 done
-export python=${python:-} PLEIAD_BUNDLE=$tree PYTHONUNBUFFERED=1
+export python=${python:-} GPU_BUNDLE=$tree PYTHONUNBUFFERED=1
 
 {
   echo "commit ${commit:-?}, built ${built:-?}, device $device, $(nproc) cores"

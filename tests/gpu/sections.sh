@@ -7,8 +7,8 @@ declare -A budget=([golden]=90 [equality]=150 [sanitizer]=200 [stage]=200 [layer
   [random]=240 [e2e]=200 [server]=240)
 
 # Tests that belong to the section random, by name, and those small enough for compute-sanitizer.
-long_tests=${PLEIAD_LONG_TESTS:-*Long*:*Random*:*Flat*}
-sanitizer_tests=${PLEIAD_SANITIZER_TESTS:-*Tiny*:*Golden*:*CarryTest*N3K4Hc4*}
+long_tests=${GPU_LONG_TESTS:-*Long*:*Random*:*Flat*}
+sanitizer_tests=${GPU_SANITIZER_TESTS:-*Tiny*:*Golden*:*CarryTest*N3K4Hc4*}
 
 [ -z "${device:-}" ] || export PLEIAD_TEST_DEVICE=$device
 
@@ -54,7 +54,7 @@ gtest() {
   return "$code"
 }
 
-# python SCRIPT ARGUMENTS...
+# script NAME ARGUMENTS...
 script() {
   [ -n "$python" ] || { say "  skipped: no python3 with grpc, google.protobuf and numpy"; return 77; }
   "$python" "tests/gpu/$1" --table "$work/$section.table" "${@:2}"
@@ -103,19 +103,32 @@ section_stage() {
 bench_table() { "$@" 2>&1 | show; return "${PIPESTATUS[0]}"; }
 
 section_layer() {
-  torch || { say "  skipped: no torch with a GPU"; exit 77; }
-  check layer script reference_layer.py --json "$out/layer.json"
-  check "a broken weight is found" fails script reference_layer.py --break
+  local mode=()
+  if ! torch; then
+    [ "$device" = cpu ] || { say "  skipped: no torch with a GPU"; exit 77; }
+    mode=(--cpu-check)
+  fi
+  check layer script reference_layer.py "${mode[@]}" --json "$out/layer.json"
+  check "a broken weight" finds reference_layer.py "${mode[@]}" --break
   settle
 }
-fails() {
-  "$@" && { say "  passed, which it must not"; return 1; }
-  [ $? -eq 1 ]  # 1: the comparison failed; anything else is no proof
+# finds SCRIPT --break...: passes when the script finds what was broken and says so by exit code 1.
+finds() {
+  local table=$work/$section.broken
+  : > "$table"
+  "$python" "tests/gpu/$1" --table "$table" "${@:2}"
+  if [ $? -eq 1 ] && grep -q FAILED "$table"; then
+    say "  ok     $* fails, as it must: $(grep -c FAILED "$table") comparisons"
+  else
+    say "  FAILED $* did not find what was broken"
+    return 1
+  fi
 }
 
 section_model() {
   torch || { say "  skipped: no torch with a GPU"; exit 77; }
   check model script whole_model.py --json "$out/model.json"
+  check "a broken weight" finds whole_model.py --break --tokens 48
   settle
 }
 
@@ -126,8 +139,9 @@ section_engine() {
 }
 
 section_random() {
-  export PLEIAD_RANDOM_BATCHES=${PLEIAD_RANDOM_BATCHES:-10000}
-  check random_batches script random_batches.py --device "$device" --batches "$PLEIAD_RANDOM_BATCHES"
+  export GPU_RANDOM_BATCHES=${GPU_RANDOM_BATCHES:-10000}
+  check random_batches script random_batches.py --device "$device" --batches "$GPU_RANDOM_BATCHES" --json "$out/random.json"
+  check "a broken weight" finds random_batches.py --device "$device" --batches 80 --break
   check cuda_device_test gtest cuda_device_test "$long_tests"
   check stage_test gtest stage_test '*RandomBatches*'
   settle
@@ -140,6 +154,8 @@ section_e2e() {
 }
 
 section_server() {
-  check server_load script server_load.py --device "$device" --json "$out/server.json"
+  local small=()
+  [ "$device" != cpu ] || small=(--small --steps 60 --base 100003)
+  check server_load script server_load.py --device "$device" --json "$out/server.json" "${small[@]}"
   settle
 }

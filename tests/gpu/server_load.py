@@ -1,0 +1,150 @@
+"""Where the time of a step goes in a server under load, and what missing rows cost.
+
+First `pleiad bench`: 64 sequences that decode, tensors inline over a Unix socket. Then steps from cold to warm: at about
+0, 50 and 100 % hits, cached and resident, with the server's own times of each step beside the round trip.
+"""
+import json
+import pathlib
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+import numpy as np
+
+from pleiad_client import Client, Report, Server, arguments, binary
+
+PHASES = ("queue", "resolve", "device")
+
+
+def phases(metrics):
+    """{phase: (seconds, steps)} of the server so far."""
+    key = 'pleiad_step_phase_seconds_{}{{phase="{}"}}'
+    return {phase: tuple(metrics.get(key.format(part, phase), 0.0) for part in ("sum", "count")) for phase in PHASES}
+
+
+def bench(server, flags):
+    program, environment = binary("pleiad")
+    done = subprocess.run([program, "bench", "--server", server.address, "--json", *map(str, flags)], env=environment,
+                          capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(f"pleiad bench {flags} ended with {done.returncode}: {done.stderr[-2000:]}")
+    return json.loads(done.stdout)
+
+
+def load_table(report, server, steps):
+    """Means per request by the client's figures and the server's histograms; the rest is the wire and the client."""
+    report.line("  64 sequences decoding, one token each, inline over a Unix socket; us a request")
+    report.line(f"  {'load':<34} {'p50':>7} {'p90':>7} {'p99':>7} {'queue':>7} {'resolve':>8} {'device':>7} {'rest':>7} {'batch':>6} {'tokens/s':>9}")
+    for name, flags in (
+            ("1 request of 64 sequences, F32", ["--sequences-per-request", 64]),
+            ("1 request of 64 sequences, BF16", ["--sequences-per-request", 64, "--bf16"]),
+            ("64 requests of 1, 1 stream, F32", []),
+            ("64 requests of 1, 4 streams, F32", ["--streams", 4]),
+            ("64 requests of 1, 4 streams, BF16", ["--streams", 4, "--bf16"])):
+        before = phases(server.metrics())
+        result = bench(server, ["--sequences", 64, "--tokens-per-step", 1, "--steps", steps, "--warmup", steps // 10 + 1, *flags])
+        after = phases(server.metrics())
+        load = result["loads"][0]
+        means = {phase: 1e6 * (after[phase][0] - before[phase][0]) / max(1, after[phase][1] - before[phase][1]) for phase in PHASES}
+        latency = load["latency_us"]
+        rest = latency["p50"] - sum(load[f"mean_{phase}_us"] for phase in PHASES)
+        report.figures.setdefault("loads", []).append({"load": name, "bench": load, "server_phase_us": means})
+        report.line(f"  {name:<34} {latency['p50']:>7.0f} {latency['p90']:>7.0f} {latency['p99']:>7.0f} {load['mean_queue_us']:>7.0f} "
+                    f"{load['mean_resolve_us']:>8.0f} {load['mean_device_us']:>7.0f} {rest:>7.0f} {load['mean_batch_tokens']:>6.1f} "
+                    f"{load['tokens_per_second']:>9.0f}")
+        report.check(load["requests"] > 0 and all(after[phase][1] > before[phase][1] for phase in PHASES),
+                     f"the server's own means: " + ", ".join(f"{phase} {means[phase]:.0f}" for phase in PHASES))
+
+
+class Steps:
+    """Steps of `width` sequences of `length` tokens, one request each, one after the other."""
+
+    def __init__(self, client, width, length, count, generator):
+        self.client, self.length = client, length
+        self.sequences = [client.open() for _ in range(width)]
+        self.tokens = generator.integers(0, client.model.vocab_size, (count, width, length))
+        self.highway = generator.standard_normal((width * length, client.channels), np.float32)
+
+    def run(self, stream, new=0.0, generator=None):
+        """Plays the tokens, a share of them new ones, from fresh sequences; medians."""
+        width = len(self.sequences)
+        rows = []
+        for count, tokens in enumerate(self.tokens):
+            if new:
+                tokens = tokens.copy()
+                flat = tokens if width == 1 else tokens.T  # what comes last is new: tokens of one step, or sequences
+                flat[..., int(round(flat.shape[-1] * (1 - new))):] = generator.integers(
+                    0, self.client.model.vocab_size, flat[..., int(round(flat.shape[-1] * (1 - new))):].shape)
+            position = count * self.length
+            segments = [(sequence, self.length, None if count == 0 else position, count == 0) for sequence in self.sequences]
+            began = time.perf_counter()
+            reply = stream.response(stream.send(segments, tokens.reshape(-1), self.highway, delta=True))
+            took = (time.perf_counter() - began) * 1e6
+            self.client.tensor(reply)
+            stats = reply.stats
+            rows.append((took, stats.queue_us, stats.resolve_us, stats.device_us, stats.hits / max(1, stats.rows), stats.misses))
+        rows = rows[2:]  # the first steps meet cold code
+        return [statistics.median(column) for column in zip(*rows)]
+
+    def close(self):
+        for sequence in self.sequences:
+            self.client.release(sequence)
+
+
+def cold_to_warm(report, folder, device, cache, steps):
+    report.line("  from cold to warm, one request at a time from Python; medians, us")
+    report.line(f"  {'table':<9} {'step':<12} {'hits':>6} {'misses':>7} {'round trip':>11} {'queue':>6} {'resolve':>8} {'device':>7}")
+    for table in ("cached", "resident"):
+        for width, length, count in ((1, 1, steps), (64, 1, steps), (1, 512, max(6, steps // 6))):
+            flags = ["--device", device, "--table", table] + (["--cache-bytes", cache] if table == "cached" else [])
+            generator = np.random.default_rng(width * 1000 + length)
+            with Server(folder, *flags) as server:
+                client = Client(server.address)
+                work = Steps(client, width, length, count, generator)
+                runs = [("0 %", 0.0), ("100 %", 0.0)]
+                if width * length > 1:
+                    runs.insert(1, ("50 %", 0.5))
+                hits = {}
+                with client.stream() as stream:
+                    for name, new in runs if table == "cached" else runs[-1:]:
+                        took, queue, resolve, device_us, hit, misses = work.run(stream, new, generator)
+                        hits[name] = hit
+                        report.figures.setdefault("cold_to_warm", []).append(
+                            {"table": table, "sequences": width, "tokens": length, "hit_rate": hit, "misses": misses, "round_trip_us": took,
+                             "queue_us": queue, "resolve_us": resolve, "device_us": device_us})
+                        report.line(f"  {table:<9} {f'{width} x {length}':<12} {hit:>6.0%} {misses:>7.0f} {took:>11.0f} {queue:>6.0f} "
+                                    f"{resolve:>8.0f} {device_us:>7.0f}")
+                work.close()
+                client.close()
+                if table == "cached":
+                    report.check(hits["0 %"] < 0.2 and hits["100 %"] > 0.99 and 0.3 < hits.get("50 %", 0.5) < 0.75, "hit rates as meant")
+                else:
+                    report.check(hits["100 %"] == 1, "resident: all rows are hits")
+
+
+def main():
+    parser = arguments(__doc__.splitlines()[0])
+    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--base", type=int, default=200_003, help="ngram_vocab_size_base: about 16 x so many rows")
+    parser.add_argument("--small", action="store_true", help="a small geometry, to try the script")
+    args = parser.parse_args()
+    report = Report(args)
+    shape = ["--hidden", 256, "--embed-dim", 256] if args.small else []
+    program, environment = binary("pleiad")
+    with tempfile.TemporaryDirectory(prefix="pleiad-load-") as folder:
+        folder = str(pathlib.Path(folder) / "model")
+        subprocess.run([program, "synth", "--out", folder, "--base", str(args.base), *map(str, shape)], env=environment, check=True,
+                       stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        with Server(folder, "--device", args.device, "--table", "resident") as server:
+            client = Client(server.address)
+            report.line(f"  {client.model.device}, {client.model.layers[0].rows} rows, {client.channels} channels")
+            client.close()
+            load_table(report, server, args.steps)
+        cold_to_warm(report, folder, args.device, "1GiB" if not args.small else "256MiB", max(30, args.steps // 5))
+    return report.finish()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
