@@ -35,7 +35,7 @@ def _messages():
     pool = descriptor_pool.DescriptorPool()
     names = {}
     for file in descriptor_pb2.FileDescriptorSet.FromString(data).file:
-        pool.Add(file) if hasattr(pool, "Add") else pool.AddSerializedFile(file.SerializeToString())
+        pool.AddSerializedFile(file.SerializeToString())
         names.update({message.name: f"{file.package}.{message.name}" for message in file.message_type})
         for enum in file.enum_type:
             names.update({value.name: value.number for value in enum.value})

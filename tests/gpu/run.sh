@@ -47,12 +47,12 @@ for name in libstdc++.so.6 libgcc_s.so.1; do
 done
 
 # Tests look for golden data and binaries where they were built.
-# shellcheck disable=SC2154  # source_dir and build_dir come from BUNDLE
+# shellcheck disable=SC2154  # source_dir and build_dirs come from BUNDLE
 if [ "$(readlink -f "$source_dir")" != "$PWD" ] && [ ! -e "$source_dir" ]; then
   mkdir -p "$(dirname "$source_dir")" && ln -s "$PWD" "$source_dir"
 fi
 # shellcheck disable=SC2154
-[ -e "$build_dir" ] || { mkdir -p "$(dirname "$build_dir")" && ln -s "$tree/build" "$build_dir"; }
+for folder in $build_dirs; do [ -e "$folder" ] || { mkdir -p "$(dirname "$folder")" && ln -s "$tree/build" "$folder"; }; done
 
 for candidate in "${PYTHON:-}" python3 /usr/bin/python3; do
   [ -n "$candidate" ] && "$candidate" -c 'import grpc, google.protobuf, numpy' 2> /dev/null && python=$candidate && break
@@ -75,6 +75,7 @@ for name in "${all_sections[@]}"; do
   begun=$SECONDS
   printf '\n===== %s (at most %d s)\n' "$name" "$limit" | tee -a "$out/log.txt"
   : > "$work/$name.table"
+  : > "$work/$name.log"
   timeout --kill-after=10 "$limit" "$0" --device "$device" --section "$name" > "$work/$name.log" 2>&1 &
   running=$!
   tail -q -n +1 -f --pid="$running" "$work/$name.log" >> "$out/log.txt" &  # whatever ends the run, the log is there
