@@ -26,12 +26,17 @@ class LibraryLayer:
     def __init__(self, geometry, weights, device="cuda"):
         self.geometry, self.device = geometry, device
         self._layers = {dtype: self._make(weights, dtype) for dtype in (torch.float64, torch.bfloat16)}
-        self._ids = None
+        self._ids, self._rounded = None, False
         embedding = self._layers[torch.bfloat16].ple_embedding.ngram_embedding
         embedding.register_forward_pre_hook(self._note_ids)
+        for projection in (self._layers[torch.float64].key_proj, self._layers[torch.float64].value_proj):
+            projection.register_forward_hook(self._round)
 
     def _note_ids(self, _, arguments):
         self._ids = arguments[0]
+
+    def _round(self, _, arguments, output):
+        return output.bfloat16().to(output.dtype) if self._rounded else None
 
     def _make(self, weights, dtype):
         g = self.geometry
@@ -61,8 +66,9 @@ class LibraryLayer:
         self._run(torch.bfloat16, tokens, states)
         return self._ids[0].reshape(len(tokens), -1).cpu().numpy().astype(np.uint64)
 
-    def truth(self, tokens, highway):
-        """What the layer adds to `highway` [tokens, C] F32 of a whole sequence, in FP64."""
+    def truth(self, tokens, highway, rounded=False):
+        """What the layer adds to `highway` [tokens, C] F32 of a whole sequence, in FP64; `rounded`: with k and v rounded to BF16."""
+        self._rounded = rounded
         return self._run(torch.float64, tokens, highway)
 
     def bf16(self, tokens, highway):

@@ -7,6 +7,8 @@ import dataclasses
 
 import numpy as np
 
+from pleiad_client import from_bf16, to_bf16
+
 MASK = (1 << 64) - 1
 GAMMA = 0x9E3779B97F4A7C15
 
@@ -109,12 +111,14 @@ class NumpyLayer:
         groups = groups / np.sqrt((groups**2).mean(-1, keepdims=True) + g.eps)
         return groups * (1.0 + weight.astype(np.float64).reshape(g.streams, g.hidden))
 
-    def truth(self, tokens, highway):
-        """What the stage adds to `highway` [tokens, C] of a whole sequence, FP64."""
+    def truth(self, tokens, highway, rounded=False):
+        """What the stage adds to `highway` [tokens, C] of a whole sequence, FP64; `rounded`: with k and v rounded to BF16."""
         g, w = self.geometry, self.weights
         embeddings = w["rows"][self.ids(tokens)].reshape(len(tokens), g.embed).astype(np.float64)
         key = embeddings @ w["key_proj"].T.astype(np.float64)
         value = embeddings @ w["value_proj"].T.astype(np.float64)
+        if rounded:
+            key, value = (from_bf16(to_bf16(x)).reshape(x.shape).astype(np.float64) for x in (key, value))
         score = (self._norm(key, w["norm_key"]) * self._norm(highway.astype(np.float64), w["norm_query"])).sum(-1)
         score /= np.sqrt(g.hidden)
         gate = 1 / (1 + np.exp(-np.sign(score) * np.sqrt(np.maximum(np.abs(score), 1e-6))))

@@ -1,6 +1,8 @@
 """The stage over gRPC against the Transformers library's own PLE layer with the same random weights, released geometry.
 
-Relative L2 against FP64, at least 60 tokens pooled; the library's own BF16 path is judged beside it. --break serves a
+Relative L2 against FP64, and against FP64 with the service's one rounding of k and v; the library's own BF16 path is
+judged beside it. Where a score lies near 0 its signed square root makes much of that rounding, so some hundreds of tokens
+are pooled: with 96 of them the rounding alone has given 2.5e-3. --break serves a
 checkpoint with one weight off by a percent: the script must then exit with 1. --cpu-check judges a CPU server by numpy's
 FP64 at a small geometry instead, where there is no torch.
 """
@@ -16,6 +18,7 @@ from pleiad_client import Client, Report, Server, arguments, from_bf16, relative
 
 BOUND = 2.3e-3
 TINY_BOUND = 3e-3  # below the released geometry the rounding of k and v alone comes near
+ROUNDED_BOUND = 3e-4
 
 
 class Work:
@@ -102,11 +105,13 @@ def judge(report, layer, bound, name, added, inputs):
     tokens = sum(len(one[0]) for one in inputs)
     assert tokens >= 60, f"{name}: {tokens} tokens are too few to judge"
     error = relative_l2(np.concatenate(added), np.concatenate(truth))
+    rounded = relative_l2(np.concatenate(added), np.concatenate([layer.truth(*one, rounded=True) for one in inputs]))
     library = [layer.bf16(*one) for one in inputs]
     theirs = None if library[0] is None else relative_l2(np.concatenate(library), np.concatenate(truth))
-    report.figures[name] = {"tokens": tokens, "relative_l2": error, "library_bf16": theirs, "bound": bound}
+    report.figures[name] = {"tokens": tokens, "relative_l2": error, "with_k_v_rounded": rounded, "library_bf16": theirs, "bound": bound}
     beside = "" if theirs is None else f", the library's BF16 path {theirs:.2e}"
-    report.check(error <= bound, f"{name:<34} {tokens:5} tokens  {error:.2e} (bound {bound:.1e}){beside}")
+    report.check(error <= bound and rounded <= ROUNDED_BOUND,
+                 f"{name:<34} {tokens:5} tokens  {error:.2e} ({bound:.1e}), k and v rounded {rounded:.1e} ({ROUNDED_BOUND:.0e}){beside}")
 
 
 def check_ids(report, client, layer, work):
@@ -139,29 +144,32 @@ def check_bf16(report, client, stream, work, tokens):
 
 def check_snapshot(report, client, stream, work, bound):
     """A prefix moved by Snapshot into another sequence goes on as the first would."""
-    ids, highway = work.sequence(160)
+    ids, highway = work.sequence(260)
     sequence = client.open()
     first = stream.result(stream.send([(sequence, 100, 0, False)], ids[:100], highway[:100], delta=True))
     blob = client.snapshot(sequence)
     other = client.open(blob)
     report.check(client.snapshot(other)[0].aux == blob[0].aux, "Snapshot of a restored sequence is the blob")
-    second = stream.result(stream.send([(other, 60, 100, False)], ids[100:], highway[100:], delta=True))
+    second = stream.result(stream.send([(other, 160, 100, False)], ids[100:], highway[100:], delta=True))
     client.release(sequence)
     client.release(other)
-    judge(report, work.layer, bound, "100 tokens, moved by Snapshot, 60", [np.concatenate([first, second])], [(ids, highway)])
+    judge(report, work.layer, bound, "100 tokens, moved by Snapshot, 160", [np.concatenate([first, second])], [(ids, highway)])
 
 
 def main():
     parser = arguments(__doc__.splitlines()[0])
     parser.add_argument("--break", dest="break_weight", action="store_true", help="serve one weight off by a percent")
     parser.add_argument("--cpu-check", action="store_true", help="a CPU server, numpy's FP64, a small geometry")
+    parser.add_argument("--released", action="store_true", help="with --cpu-check: the released geometry all the same")
     args = parser.parse_args()
     report = Report(args)
     geometry = Geometry(base=20011)
     bound, largest = BOUND, 2048
     if args.cpu_check:
-        geometry = dataclasses.replace(geometry, hidden=192, embed=256, base=1009, vocab=5000, eos=4999)
-        bound, largest, args.device = TINY_BOUND, 513, "cpu"
+        args.device = "cpu"
+        if not args.released:
+            geometry = dataclasses.replace(geometry, hidden=192, embed=256, base=1009, vocab=5000, eos=4999)
+            bound, largest = TINY_BOUND, 513
     weights = checkpoint.random_weights(geometry, args.seed)
     generator = np.random.default_rng(args.seed + 1)
     if args.cpu_check:
@@ -179,7 +187,7 @@ def main():
                         + (", one weight broken" if args.break_weight else ""))
             check_ids(report, client, layer, work)
             with client.stream() as stream:
-                for tokens, total in ((1, 96), (7, 84), (64, 64), (513, 513), (2048, 2048)):
+                for tokens, total in ((1, 256), (7, 252), (64, 256), (513, 513), (2048, 2048)):
                     if total > largest:
                         continue
                     for delta in (True, False):
@@ -191,7 +199,7 @@ def main():
                 lengths = cut(636, lengths * 20) + [1] * 64
                 judge(report, layer, bound, "prefill in cuttings, then decode", [run_cut(client, stream, *one, lengths, True)], [one])
                 judge(report, layer, bound, "64 sequences, 6 mixed batches", *run_mixed(client, stream, work, generator, 6))
-                for tokens in (64, 513):
+                for tokens in (256, 513):
                     added, inputs = check_bf16(report, client, stream, work, tokens)
                     judge(report, layer, bound, f"BF16 highway, T = {tokens}", [added], [inputs])
                 check_snapshot(report, client, stream, work, bound)

@@ -24,6 +24,13 @@ def phases(metrics):
     return {phase: tuple(metrics.get(key.format(part, phase), 0.0) for part in ("sum", "count")) for phase in PHASES}
 
 
+def device_counters(metrics):
+    """(busy seconds, batches, batches replayed as graphs, graphs that could not be captured)."""
+    batches = {key: value for key, value in metrics.items() if key.startswith("pleiad_device_batches_total")}
+    return (metrics.get("pleiad_device_busy_seconds_total", 0.0), sum(batches.values()),
+            sum(value for key, value in batches.items() if "graph" in key), metrics.get("pleiad_device_capture_failures_total", 0.0))
+
+
 def bench(server, flags):
     program, environment = binary("pleiad")
     done = subprocess.run([program, "bench", "--server", server.address, "--json", *map(str, flags)], env=environment,
@@ -43,19 +50,24 @@ def load_table(report, server, steps):
             ("64 requests of 1, 1 stream, F32", []),
             ("64 requests of 1, 4 streams, F32", ["--streams", 4]),
             ("64 requests of 1, 4 streams, BF16", ["--streams", 4, "--bf16"])):
-        before = phases(server.metrics())
+        page = server.metrics()
+        before, device_before = phases(page), device_counters(page)
         result = bench(server, ["--sequences", 64, "--tokens-per-step", 1, "--steps", steps, "--warmup", steps // 10 + 1, *flags])
-        after = phases(server.metrics())
+        page = server.metrics()
+        after, device_after = phases(page), device_counters(page)
         load = result["loads"][0]
         means = {phase: 1e6 * (after[phase][0] - before[phase][0]) / max(1, after[phase][1] - before[phase][1]) for phase in PHASES}
         latency = load["latency_us"]
         rest = latency["p50"] - sum(load[f"mean_{phase}_us"] for phase in PHASES)
-        report.figures.setdefault("loads", []).append({"load": name, "bench": load, "server_phase_us": means})
+        busy, batches, graphs, failures = (a - b for a, b in zip(device_after, device_before))
+        report.figures.setdefault("loads", []).append({"load": name, "bench": load, "server_phase_us": means, "device_busy_s": busy,
+                                                       "batches": batches, "graph_batches": graphs})
         report.line(f"  {name:<34} {latency['p50']:>7.0f} {latency['p90']:>7.0f} {latency['p99']:>7.0f} {load['mean_queue_us']:>7.0f} "
                     f"{load['mean_resolve_us']:>8.0f} {load['mean_device_us']:>7.0f} {rest:>7.0f} {load['mean_batch_tokens']:>6.1f} "
                     f"{load['tokens_per_second']:>9.0f}")
-        report.check(load["requests"] > 0 and all(after[phase][1] > before[phase][1] for phase in PHASES),
-                     f"the server's own means: " + ", ".join(f"{phase} {means[phase]:.0f}" for phase in PHASES))
+        report.check(load["requests"] > 0 and failures == 0 and all(after[phase][1] > before[phase][1] for phase in PHASES),
+                     "the server's own means: " + ", ".join(f"{phase} {means[phase]:.0f}" for phase in PHASES) +
+                     f"; {batches:.0f} batches, {graphs:.0f} as graphs, {1e6 * busy / max(1, batches):.0f} us of the device each")
 
 
 class Steps:
