@@ -8,6 +8,7 @@
 #include <random>
 
 #include "tests/core/device/cuda_fixture.h"
+#include "tests/core/device/rig_pair.h"
 #include "tests/oracle/model.h"
 #include "tests/oracle/numbers.h"
 #include "tests/support/checkpoint_writer.h"
@@ -169,6 +170,49 @@ TEST_P(CudaCacheTest, TenThousandRandomBatchesGetEveryRowItsOwn) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Slots, CudaCacheTest, ::testing::Values(0, 16, 4096), ::testing::PrintToStringParamName());
+
+using CudaSnapshotTest = OnGpu<::testing::Test>;
+
+// From each device to the other, in the middle of a story, and on there.
+TEST_F(CudaSnapshotTest, ASequenceMovesBetweenCpuAndGpu) {
+  constexpr size_t kLength = 120;
+  const TempDir dir;
+  WriteCheckpoint(SomeRows(), dir.path());
+  LocalEngine gpu(dir.path(), EngineOn(DeviceUnderTest())), cpu(dir.path(), EngineOn(testing::TestDevice::kCpu));
+  const LayerIndex layer = cpu.config().ple_layers[0];
+  const size_t channels = cpu.config().geometry.channels();
+  std::mt19937 random(201);
+  std::vector<uint32_t> tokens;
+  for (size_t t = 0; t < kLength; ++t) tokens.push_back(random() % 1000);
+  const std::vector<double> values = oracle::RandomValues(kLength * channels, 1.0, 202);
+  const std::vector<float> highway(values.begin(), values.end());
+  const auto step = [&](LocalEngine& engine, SequenceId sequence, size_t first, size_t count) {
+    const auto from = static_cast<ptrdiff_t>(first), to = static_cast<ptrdiff_t>(first + count);
+    const auto c = static_cast<ptrdiff_t>(channels);
+    const StepAnswer answer = engine.Step(sequence, layer, {tokens.begin() + from, tokens.begin() + to},
+                                          {highway.begin() + from * c, highway.begin() + to * c});
+    EXPECT_TRUE(answer.result.outcome.ok()) << answer.result.outcome.message;
+    return answer.output;
+  };
+  PooledError moved;
+  const std::vector<float> whole = step(cpu, cpu.Open(), 0, kLength);
+  for (const auto& [from, to] : {std::pair<LocalEngine*, LocalEngine*>(&cpu, &gpu), {&gpu, &cpu}}) {
+    for (const size_t cut : {1, 2, 5, 8, 9, 30, 61}) {
+      const SequenceId first = from->Open(), second = to->Open();
+      std::vector<float> out = step(*from, first, 0, cut);
+      const SnapshotResult snapshot = from->Snapshot(first);
+      ASSERT_TRUE(snapshot.outcome.ok()) << snapshot.outcome.message;
+      ASSERT_TRUE(to->Restore(second, snapshot.layers).ok());
+      EXPECT_EQ(to->Snapshot(second).layers.at(0).aux, snapshot.layers.at(0).aux);
+      const std::vector<float> rest = step(*to, second, cut, kLength - cut);
+      out.insert(out.end(), rest.begin(), rest.end());
+      moved.Add(out, whole);
+      from->Release(first);
+      to->Release(second);
+    }
+  }
+  EXPECT_LE(moved.relative_l2(), 3e-4);
+}
 
 using CudaMemoryTest = OnGpu<::testing::Test>;
 
