@@ -38,7 +38,7 @@ class CudaExactTest : public OnGpu<::testing::TestWithParam<ExactCase>> {
   // Each of these on its own, or all together.
   void Expect(const std::vector<float>& got, const std::vector<float>& want, const std::string& what) {
     ASSERT_EQ(got.size(), want.size()) << what;
-    if (exact()) {
+    if (exact() && !got.empty()) {
       EXPECT_EQ(std::memcmp(got.data(), want.data(), got.size() * sizeof(float)), 0) << what;
     }
     pooled_.Add(got, want);
@@ -75,7 +75,6 @@ TEST_P(CudaExactTest, GraphsGiveWhatLaunchesGive) {
     format.kind = OutputKind::kDelta;
     const PairOutputs out = pair.Run(steps, format, &walk.random());
     for (size_t s = 0; s < steps.size(); ++s) Expect(out.peer[s], out.base[s], "batch " + std::to_string(batch));
-    if (!exact() && !released()) continue;
     const uint32_t carry = batch % kCarries;
     const auto [peer, base] = pair.ReadRows(carry);
     Expect(peer, base, "rows after batch " + std::to_string(batch));
