@@ -31,19 +31,18 @@ __device__ inline uint32_t RoundPair(float low, float high) {
   return *reinterpret_cast<const uint32_t*>(&pair);
 }
 
-// A thread's columns of a row: `count` of 8, zeros behind. Whole and aligned where kFast or `vectors`; in narrow or odd
-// shapes element by element.
+// A thread's columns of a row: `count` of 8, zeros behind. 8 or none, aligned to 16 bytes, with `vectors`; in odd shapes
+// element by element.
 struct Columns {
   uint32_t count;
   bool vectors;
 };
 
-template <bool kFast>
-__device__ uint4 LoadBf16(const uint16_t* row, Columns columns) {
+__device__ inline uint4 LoadBf16(const uint16_t* row, Columns columns) {
   uint4 out{0, 0, 0, 0};
-  if (kFast || columns.vectors) {
+  if (columns.vectors) {
     if (columns.count > 0) out = *reinterpret_cast<const uint4*>(row);
-  } else if constexpr (!kFast) {
+  } else {
     uint32_t words[4] = {0, 0, 0, 0};
 #pragma unroll
     for (uint32_t i = 0; i < kColumns; ++i) {
@@ -54,15 +53,14 @@ __device__ uint4 LoadBf16(const uint16_t* row, Columns columns) {
   return out;
 }
 
-template <bool kFast>
-__device__ void LoadF32(const float* row, Columns columns, uint4& a, uint4& b) {
+__device__ inline void LoadF32(const float* row, Columns columns, uint4& a, uint4& b) {
   a = b = uint4{0, 0, 0, 0};
-  if (kFast || columns.vectors) {
+  if (columns.vectors) {
     if (columns.count > 0) {
       a = __ldcs(reinterpret_cast<const uint4*>(row));
       b = __ldcs(reinterpret_cast<const uint4*>(row) + 1);
     }
-  } else if constexpr (!kFast) {
+  } else {
     uint32_t words[kColumns];
 #pragma unroll
     for (uint32_t i = 0; i < kColumns; ++i) words[i] = i < columns.count ? __float_as_uint(row[i]) : 0;
@@ -71,13 +69,12 @@ __device__ void LoadF32(const float* row, Columns columns, uint4& a, uint4& b) {
   }
 }
 
-template <bool kFast>
-__device__ void StoreF32(float* row, Columns columns, const Eight& value) {
-  if (kFast || columns.vectors) {
+__device__ inline void StoreF32(float* row, Columns columns, const Eight& value) {
+  if (columns.vectors) {
     if (columns.count == 0) return;
     __stcs(reinterpret_cast<float4*>(row), float4{value.v[0], value.v[1], value.v[2], value.v[3]});
     __stcs(reinterpret_cast<float4*>(row) + 1, float4{value.v[4], value.v[5], value.v[6], value.v[7]});
-  } else if constexpr (!kFast) {
+  } else {
 #pragma unroll
     for (uint32_t i = 0; i < kColumns; ++i) {
       if (i < columns.count) row[i] = value.v[i];
@@ -85,14 +82,13 @@ __device__ void StoreF32(float* row, Columns columns, const Eight& value) {
   }
 }
 
-template <bool kFast>
-__device__ void StoreBf16(uint16_t* row, Columns columns, const Eight& value) {
+__device__ inline void StoreBf16(uint16_t* row, Columns columns, const Eight& value) {
   uint32_t words[4];
 #pragma unroll
   for (uint32_t i = 0; i < 4; ++i) words[i] = RoundPair(value.v[2 * i], value.v[2 * i + 1]);
-  if (kFast || columns.vectors) {
+  if (columns.vectors) {
     if (columns.count > 0) __stcs(reinterpret_cast<uint4*>(row), uint4{words[0], words[1], words[2], words[3]});
-  } else if constexpr (!kFast) {
+  } else {
 #pragma unroll
     for (uint32_t i = 0; i < kColumns; ++i) {
       if (i < columns.count) row[i] = static_cast<uint16_t>(words[i / 2] >> (i % 2 * 16));

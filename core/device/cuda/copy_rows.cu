@@ -2,6 +2,7 @@
 //
 // Table rows: a block takes kRowsPerBlock pairs, reads them once, and its threads share the 16-byte pieces of those
 // rows (bytes where a row is no multiple of 16). Conv rows: one block a row.
+#include "core/device/cuda/conv_rows.cuh"
 #include "core/device/cuda/kernels.h"
 
 namespace pleiad::cuda {
@@ -40,38 +41,8 @@ cudaError_t Launch(const CopyRowsArgs& args, cudaStream_t stream) {
   return cudaGetLastError();
 }
 
-__device__ float* Row(const CarryMemory& carries, uint32_t carry, uint32_t row) {
-  return carries.rows + (uint64_t{carry} * (carries.ring_rows + carries.state_len) + row) * carries.channels;
-}
-
-// `steps` back from the row at `cursor`, 1 the newest.
-__device__ float* RingRowBack(const CarryMemory& carries, uint32_t carry, uint32_t cursor, uint32_t steps) {
-  return Row(carries, carry, (cursor + carries.ring_rows - steps) % carries.ring_rows);
-}
-
-// Rows are multiples of 4 floats, or go float by float.
-__device__ void CopyRow(const float* from, float* to, uint32_t width) {
-  if (width % 4 == 0) {
-    for (uint32_t i = threadIdx.x; i < width / 4; i += blockDim.x) {
-      reinterpret_cast<float4*>(to)[i] = from == nullptr ? float4{0, 0, 0, 0} : reinterpret_cast<const float4*>(from)[i];
-    }
-  } else {
-    for (uint32_t i = threadIdx.x; i < width; i += blockDim.x) to[i] = from == nullptr ? 0.0f : from[i];
-  }
-}
-
-// Block (j, i): row j + 1 back of move i.
 __global__ void __launch_bounds__(kThreads) UndoMoves(const UndoMove* moves, const CarryMemory carries) {
-  const UndoMove move = moves[blockIdx.y];
-  const uint32_t steps = blockIdx.x + 1;
-  if (steps > move.rows) return;
-  float* ring = RingRowBack(carries, move.carry, move.cursor, steps);
-  float* undo = Row(carries, move.carry, carries.ring_rows + carries.state_len - steps);
-  if (move.to_ring != 0) {
-    CopyRow(undo, ring, carries.channels);
-  } else {
-    CopyRow(ring, undo, carries.channels);
-  }
+  MoveUndoRow(moves, blockIdx.x, carries);
 }
 
 __global__ void __launch_bounds__(kThreads)
@@ -94,13 +65,8 @@ cudaError_t LaunchUploadRows(const CopyRowsArgs& args, cudaStream_t stream) {
 cudaError_t LaunchFillRows(const CopyRowsArgs& args, cudaStream_t stream) { return Launch<To::kSlot>(args, stream); }
 
 cudaError_t LaunchUndoMoves(const UndoMove* moves, uint32_t count, const CarryMemory& carries, cudaStream_t stream) {
-  // The grid's second dimension ends at 65535.
-  constexpr uint32_t kMovesPerLaunch = 32768;
-  if (carries.state_len == 0) return cudaSuccess;
-  for (uint32_t i = 0; i < count; i += kMovesPerLaunch) {
-    const uint32_t n = count - i < kMovesPerLaunch ? count - i : kMovesPerLaunch;
-    UndoMoves<<<dim3(carries.state_len, n), kThreads, 0, stream>>>(moves + i, carries);
-  }
+  if (carries.state_len == 0 || count == 0) return cudaSuccess;
+  UndoMoves<<<count * carries.state_len, kThreads, 0, stream>>>(moves, carries);
   return cudaGetLastError();
 }
 

@@ -1,6 +1,7 @@
 #include "core/device/cuda/cuda_device.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <utility>
 
@@ -139,9 +140,8 @@ absl::Status CudaDevice::Enqueue(const BatchPlan& plan, BatchSlot& slot, Work* w
   } else {
     parts = slot.tensors.Begin(plan, copy_in_);
   }
-  // Short plans keep one layout, which graphs know; they are read where they are.
-  const bool mapped = tokens <= kGraphTokens;
-  const PlanImageLayout layout(shape_, mapped ? kGraphTokens : tokens);
+  // Short plans keep one layout, which graphs know.
+  const PlanImageLayout layout(shape_, std::max(tokens, kGraphTokens));
   if (++stamp_ == 0) {
     // Scalars of 2^32 batches ago must not pass for this one's.
     PLEIAD_RETURN_IF_ERROR(
@@ -149,9 +149,9 @@ absl::Status CudaDevice::Enqueue(const BatchPlan& plan, BatchSlot& slot, Work* w
     stamp_ = 1;
   }
   const PlanImageCounts counts = WritePlanImage(shape_, layout, plan, parts, stamp_, slot.image.data());
-  PLEIAD_RETURN_IF_ERROR(EnqueueUploads(layout, counts, slot, !mapped));
+  PLEIAD_RETURN_IF_ERROR(EnqueueUploads(layout, counts, slot));
 
-  const std::byte* image = mapped ? slot.image.data() : slot.device_image.data();
+  const std::byte* image = slot.device_image.data();
   PLEIAD_RETURN_IF_ERROR(ToStatus(cudaEventRecord(slot.begun.get(), compute_.get()), "cudaEventRecord"));
   CopyRowsArgs fills;
   fills.pairs = reinterpret_cast<const RowPair*>(image + layout.pairs);
@@ -160,21 +160,22 @@ absl::Status CudaDevice::Enqueue(const BatchPlan& plan, BatchSlot& slot, Work* w
   fills.from = device_staging_.data();
   fills.to = arena_.data();
   PLEIAD_RETURN_IF_ERROR(ToStatus(LaunchFillRows(fills, compute_.get()), "launch of fills"));
-  PLEIAD_RETURN_IF_ERROR(ToStatus(LaunchUndoMoves(reinterpret_cast<const UndoMove*>(image + layout.moves),
-                                                  counts.moves, carries_, compute_.get()),
-                                  "launch of undo moves"));
+  if (tokens == 0) {
+    PLEIAD_RETURN_IF_ERROR(ToStatus(LaunchUndoMoves(reinterpret_cast<const UndoMove*>(image + layout.moves),
+                                                    counts.moves, carries_, compute_.get()),
+                                    "launch of undo moves"));
+  }
   BatchPath path = BatchPath::kLaunches;
   if (embeddings != nullptr) {
-    GatherArgs gather = GatherFrom(image, layout, plan.layer);
+    GatherArgs gather = GatherFrom(slot, layout, plan.layer, tokens);
     gather.out = embeddings;
-    PLEIAD_RETURN_IF_ERROR(ToStatus(
-        LaunchGather(gather, static_cast<uint32_t>(plan.gather.size()), compute_.get()), "launch of the gather"));
+    PLEIAD_RETURN_IF_ERROR(ToStatus(LaunchGather(gather, 0, compute_.get()), "launch of the gather"));
   } else if (tokens > 0) {
     if (const cudaGraphExec_t graph = FindGraph(slot, plan.layer, tokens); graph != nullptr) {
       path = BatchPath::kGraph;
       PLEIAD_RETURN_IF_ERROR(ToStatus(cudaGraphLaunch(graph, compute_.get()), "cudaGraphLaunch"));
     } else {
-      PLEIAD_RETURN_IF_ERROR(EnqueueStage(slot, plan.layer, layout, tokens, counts.items, mapped));
+      PLEIAD_RETURN_IF_ERROR(EnqueueStage(slot, plan.layer, layout, {tokens, counts.items, counts.moves}));
     }
   }
   PLEIAD_RETURN_IF_ERROR(ToStatus(cudaEventRecord(slot.computed.get(), compute_.get()), "cudaEventRecord"));
@@ -192,35 +193,35 @@ absl::Status CudaDevice::Enqueue(const BatchPlan& plan, BatchSlot& slot, Work* w
   return absl::OkStatus();
 }
 
-absl::Status CudaDevice::EnqueueUploads(const PlanImageLayout& layout, const PlanImageCounts& counts, BatchSlot& slot,
-                                        bool whole_image) {
-  if (counts.uploads == 0 && !slot.tensors.has_inputs() && !whole_image) return absl::OkStatus();
+absl::Status CudaDevice::EnqueueUploads(const PlanImageLayout& layout, const PlanImageCounts& counts,
+                                        BatchSlot& slot) {
   if (counts.uploads > counts.fills && last_batch_ != nullptr) {
     // A bypassed row may be one that the batch before still gathers.
     PLEIAD_RETURN_IF_ERROR(
         ToStatus(cudaStreamWaitEvent(upload_.get(), last_batch_->computed.get(), 0), "cudaStreamWaitEvent"));
   }
+  PLEIAD_RETURN_IF_ERROR(ToStatus(cudaMemcpyAsync(slot.device_image.data(), slot.image.data(), counts.bytes,
+                                                  cudaMemcpyHostToDevice, upload_.get()),
+                                  "cudaMemcpyAsync of the plan"));
   CopyRowsArgs rows;
-  rows.pairs = reinterpret_cast<const RowPair*>(slot.image.data() + layout.pairs);
+  rows.pairs = reinterpret_cast<const RowPair*>(slot.device_image.data() + layout.pairs);
   rows.count = counts.uploads;
   rows.row_bytes = row_bytes_;
   rows.from = staging_.data();
   rows.to = device_staging_.data();
   PLEIAD_RETURN_IF_ERROR(ToStatus(LaunchUploadRows(rows, upload_.get()), "launch of the upload"));
   PLEIAD_RETURN_IF_ERROR(slot.tensors.EnqueueInputs(upload_.get()));
-  if (whole_image) {
-    PLEIAD_RETURN_IF_ERROR(ToStatus(cudaMemcpyAsync(slot.device_image.data(), slot.image.data(), counts.bytes,
-                                                    cudaMemcpyHostToDevice, upload_.get()),
-                                    "cudaMemcpyAsync of the plan"));
-  }
   PLEIAD_RETURN_IF_ERROR(ToStatus(cudaEventRecord(slot.uploaded.get(), upload_.get()), "cudaEventRecord"));
   return ToStatus(cudaStreamWaitEvent(compute_.get(), slot.uploaded.get(), 0), "cudaStreamWaitEvent");
 }
 
-GatherArgs CudaDevice::GatherFrom(const std::byte* image, const PlanImageLayout& layout, LayerOrdinal layer) const {
+GatherArgs CudaDevice::GatherFrom(const BatchSlot& slot, const PlanImageLayout& layout, LayerOrdinal layer,
+                                  uint32_t tokens) const {
+  const std::byte* image = slot.device_image.data();
   GatherArgs args;
   args.header = reinterpret_cast<const PlanHeader*>(image);
   args.rows = reinterpret_cast<const uint32_t*>(image + layout.gather);
+  args.max_rows = tokens * options_.geometry.heads();
   args.arena = arena_.data();
   args.staging = device_staging_.data();
   args.f8_decode = layers_[layer.value()].pointers().f8_decode;
@@ -229,19 +230,15 @@ GatherArgs CudaDevice::GatherFrom(const std::byte* image, const PlanImageLayout&
 }
 
 absl::Status CudaDevice::EnqueueStage(const BatchSlot& slot, LayerOrdinal layer, const PlanImageLayout& layout,
-                                      uint32_t tokens, uint32_t items, bool mapped) {
+                                      const StageSizes& sizes) {
   const Geometry& geometry = options_.geometry;
   const LayerPointers pointers = layers_[layer.value()].pointers();
-  GatherArgs gather = GatherFrom(mapped ? slot.image.data() : slot.device_image.data(), layout, layer);
+  GatherArgs gather = GatherFrom(slot, layout, layer, sizes.tokens);
   gather.out = embeddings_.As<uint16_t>();
-  if (mapped) {
-    gather.copy_from = slot.image.data();
-    gather.copy_to = slot.device_image.data();
-    gather.copy_bytes = static_cast<uint32_t>(sizeof(PlanHeader) + tokens * sizeof(ChainItem));
-  }
-  PLEIAD_RETURN_IF_ERROR(
-      ToStatus(LaunchGather(gather, tokens * geometry.heads(), compute_.get()), "launch of the gather"));
-  PLEIAD_RETURN_IF_ERROR(gemm_->Enqueue(pointers.key_value, embeddings_.As<uint16_t>(), tokens,
+  gather.moves = reinterpret_cast<const UndoMove*>(slot.device_image.data() + layout.moves);
+  gather.carries = carries_;
+  PLEIAD_RETURN_IF_ERROR(ToStatus(LaunchGather(gather, sizes.moves, compute_.get()), "launch of the gather"));
+  PLEIAD_RETURN_IF_ERROR(gemm_->Enqueue(pointers.key_value, embeddings_.As<uint16_t>(), sizes.tokens,
                                         key_value_.As<uint16_t>(), compute_.get()));
   GateConvArgs args;
   args.header = reinterpret_cast<const PlanHeader*>(slot.device_image.data());
@@ -255,7 +252,10 @@ absl::Status CudaDevice::EnqueueStage(const BatchSlot& slot, LayerOrdinal layer,
   args.dilation = geometry.dilation();
   args.taps = geometry.conv_kernel_size;
   args.eps = geometry.rms_norm_eps;
-  return ToStatus(LaunchGateConv(args, items, compute_.get()), "launch of gate and conv");
+  args.inverse_hidden = 1.0f / static_cast<float>(geometry.hidden_size);
+  args.inverse_root_hidden = 1.0f / std::sqrt(static_cast<float>(geometry.hidden_size));
+  args.early_start = early_start_;
+  return ToStatus(LaunchGateConv(args, sizes.items, compute_.get()), "launch of gate and conv");
 }
 
 // ---- carries -------------------------------------------------------------------------------------------------------

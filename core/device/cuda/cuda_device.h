@@ -55,6 +55,12 @@ class CudaDevice : public Device {
     float* rows = nullptr;   // where a carry that is read goes
   };
   enum class BatchPath { kGraph, kLaunches };
+  // What launches are sized for; the plan says what there is.
+  struct StageSizes {
+    uint32_t tokens;
+    uint32_t items;
+    uint32_t moves;
+  };
 
   explicit CudaDevice(const DeviceOptions& options);
 
@@ -73,12 +79,11 @@ class CudaDevice : public Device {
 
   absl::Status CheckBatch(const BatchPlan& plan) const;
   absl::Status Enqueue(const BatchPlan& plan, BatchSlot& slot, Work* work);
-  absl::Status EnqueueUploads(const PlanImageLayout& layout, const PlanImageCounts& counts, BatchSlot& slot,
-                              bool whole_image);
-  // The stage of a batch whose image is in place. `mapped`: the plan is read from pinned memory.
-  absl::Status EnqueueStage(const BatchSlot& slot, LayerOrdinal layer, const PlanImageLayout& layout, uint32_t tokens,
-                            uint32_t items, bool mapped);
-  GatherArgs GatherFrom(const std::byte* image, const PlanImageLayout& layout, LayerOrdinal layer) const;
+  absl::Status EnqueueUploads(const PlanImageLayout& layout, const PlanImageCounts& counts, BatchSlot& slot);
+  // The stage of a batch whose image is in place.
+  absl::Status EnqueueStage(const BatchSlot& slot, LayerOrdinal layer, const PlanImageLayout& layout,
+                            const StageSizes& sizes);
+  GatherArgs GatherFrom(const BatchSlot& slot, const PlanImageLayout& layout, LayerOrdinal layer, uint32_t tokens) const;
   // Null: none.
   cudaGraphExec_t FindGraph(const BatchSlot& slot, LayerOrdinal layer, uint32_t tokens) const;
   absl::Status EnqueueReadCarry(const CarryRead& read, Work* work);
@@ -89,6 +94,7 @@ class CudaDevice : public Device {
   PlanShape shape_;
   uint32_t row_bytes_ = 0;
   uint32_t scratch_tokens_ = 0;
+  uint32_t early_start_ = 0;  // of GateConvArgs
   std::string capture_error_;
 
   // Read by Run alone after Start; memory of the device is written by its streams.

@@ -102,6 +102,9 @@ absl::Status CudaDevice::AllocateStage() {
       gemm_, KeyValueGemm::Create(geometry.channels() + geometry.hidden_size, geometry.embed_dim, scratch_tokens_,
                                   options_.batch_invariant ? SumOrder::kInvariant : SumOrder::kFastest));
 
+  PLEIAD_RETURN_IF_ERROR(gemm_->Tune(layers_[0].pointers().key_value, embeddings_.As<uint16_t>(),
+                                     key_value_.As<uint16_t>(), compute_.get()));
+
   int multiprocessors = 0;
   PLEIAD_RETURN_IF_ERROR(ToStatus(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount,
                                                          static_cast<int>(options_.cuda_ordinal)),
@@ -110,8 +113,15 @@ absl::Status CudaDevice::AllocateStage() {
   shape_.rollback_tokens = options_.rollback_tokens;
   shape_.staging_rows = options_.staging_rows;
   shape_.carries = options_.carries;
-  shape_.concurrent_items = ConcurrentItems(geometry.hidden_size, geometry.hc_count, geometry.conv_kernel_size,
-                                            static_cast<uint32_t>(multiprocessors));
+  PLEIAD_RETURN_IF_ERROR(
+      ToStatus(PrepareGateConv(geometry.hidden_size, geometry.hc_count, geometry.conv_kernel_size,
+                               static_cast<uint32_t>(multiprocessors), &shape_.concurrent_items),
+               "preparing gate and conv"));
+  int major = 0;
+  PLEIAD_RETURN_IF_ERROR(ToStatus(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor,
+                                                         static_cast<int>(options_.cuda_ordinal)),
+                                  "cudaDeviceGetAttribute"));
+  early_start_ = major >= 9 ? 1 : 0;
   for (BatchSlot& slot : slots_) {
     PLEIAD_ASSIGN_OR_RETURN(slot, BatchSlot::Create(shape_, options_.max_tokens, scratch_tokens_));
   }
@@ -145,7 +155,7 @@ void CudaDevice::CaptureGraphs() {
 absl::StatusOr<GraphExec> CudaDevice::Capture(BatchSlot& slot, LayerOrdinal layer, uint32_t tokens) {
   PLEIAD_RETURN_IF_ERROR(ToStatus(cudaStreamBeginCapture(compute_.get(), cudaStreamCaptureModeThreadLocal),
                                   "cudaStreamBeginCapture"));
-  absl::Status status = EnqueueStage(slot, layer, PlanImageLayout(shape_, kGraphTokens), tokens, tokens, true);
+  absl::Status status = EnqueueStage(slot, layer, PlanImageLayout(shape_, kGraphTokens), {tokens, tokens, tokens});
   cudaGraph_t captured = nullptr;
   status.Update(ToStatus(cudaStreamEndCapture(compute_.get(), &captured), "cudaStreamEndCapture"));
   const Graph graph(captured);

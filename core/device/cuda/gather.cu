@@ -2,21 +2,22 @@
 //
 // Each thread moves 8 values of one row: 16 bytes of BF16, or 8 codes of E4M3 that become 16 bytes through a table of
 // the 256 decoded codes (one rounding each, made on the host). Rows that are no multiple of 8 values go value by value.
-// In a graph the plan lies in host memory; the last block brings header and items over for the kernels behind.
+// The first blocks move undo rows, which nothing in this launch reads.
+#include "core/device/cuda/conv_rows.cuh"
 #include "core/device/cuda/kernels.h"
 
 namespace pleiad::cuda {
 namespace {
 
 constexpr uint32_t kThreads = 256;
+constexpr uint32_t kMaxMoveBlocks = 128;
 constexpr uint32_t kStagingBit = 0x80000000u;
 
 template <bool kF8, uint32_t kValues>
-__global__ void __launch_bounds__(kThreads) Gather(const GatherArgs args, uint32_t per_row) {
-  if (blockIdx.x == gridDim.x - 1) {
-    const auto* from = reinterpret_cast<const uint4*>(args.copy_from);
-    auto* to = reinterpret_cast<uint4*>(args.copy_to);
-    for (uint32_t i = threadIdx.x; i < args.copy_bytes / 16; i += kThreads) to[i] = from[i];
+__global__ void __launch_bounds__(kThreads) Gather(const GatherArgs args, uint32_t per_row, uint32_t move_blocks) {
+  if (blockIdx.x < move_blocks) {
+    const uint32_t places = args.header->num_moves * args.carries.state_len;
+    for (uint32_t i = blockIdx.x; i < places; i += move_blocks) MoveUndoRow(args.moves, i, args.carries);
     return;
   }
   __shared__ uint16_t decode[256];
@@ -24,11 +25,13 @@ __global__ void __launch_bounds__(kThreads) Gather(const GatherArgs args, uint32
     decode[threadIdx.x] = args.f8_decode[threadIdx.x];
     __syncthreads();
   }
-  const uint64_t i = uint64_t{blockIdx.x} * kThreads + threadIdx.x;
+  const uint64_t i = uint64_t{blockIdx.x - move_blocks} * kThreads + threadIdx.x;
   const uint64_t row = i / per_row;
-  if (row >= args.header->num_rows) return;
+  // Both at once: the list of rows has room for every thread.
+  const uint32_t num_rows = args.header->num_rows;
+  const uint32_t index = args.rows[min(row, uint64_t{args.max_rows} - 1)];
+  if (row >= num_rows) return;
   const uint32_t at = static_cast<uint32_t>(i % per_row) * kValues;
-  const uint32_t index = args.rows[row];
   const std::byte* rows = (index & kStagingBit) != 0 ? args.staging : args.arena;
   constexpr uint32_t kValueBytes = kF8 ? 1 : 2;
   const std::byte* from = rows + (uint64_t{index & ~kStagingBit} * args.head_dim + at) * kValueBytes;
@@ -50,21 +53,22 @@ __global__ void __launch_bounds__(kThreads) Gather(const GatherArgs args, uint32
 
 }  // namespace
 
-cudaError_t LaunchGather(const GatherArgs& args, uint32_t max_rows, cudaStream_t stream) {
+cudaError_t LaunchGather(const GatherArgs& args, uint32_t usual_moves, cudaStream_t stream) {
   const bool vectors = args.head_dim % 8 == 0;
   const uint32_t per_row = vectors ? args.head_dim / 8 : args.head_dim;
-  const uint64_t blocks = (uint64_t{max_rows} * per_row + kThreads - 1) / kThreads + 1;
-  const dim3 grid(static_cast<uint32_t>(blocks));
+  const uint64_t blocks = (uint64_t{args.max_rows} * per_row + kThreads - 1) / kThreads;
+  const uint32_t move_blocks = args.moves == nullptr ? 0 : min(usual_moves * args.carries.state_len, kMaxMoveBlocks);
+  const dim3 grid(static_cast<uint32_t>(blocks) + move_blocks);
   if (args.f8_decode != nullptr) {
     if (vectors) {
-      Gather<true, 8><<<grid, kThreads, 0, stream>>>(args, per_row);
+      Gather<true, 8><<<grid, kThreads, 0, stream>>>(args, per_row, move_blocks);
     } else {
-      Gather<true, 1><<<grid, kThreads, 0, stream>>>(args, per_row);
+      Gather<true, 1><<<grid, kThreads, 0, stream>>>(args, per_row, move_blocks);
     }
   } else if (vectors) {
-    Gather<false, 8><<<grid, kThreads, 0, stream>>>(args, per_row);
+    Gather<false, 8><<<grid, kThreads, 0, stream>>>(args, per_row, move_blocks);
   } else {
-    Gather<false, 1><<<grid, kThreads, 0, stream>>>(args, per_row);
+    Gather<false, 1><<<grid, kThreads, 0, stream>>>(args, per_row, move_blocks);
   }
   return cudaGetLastError();
 }

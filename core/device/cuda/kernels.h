@@ -19,7 +19,7 @@ struct alignas(16) PlanHeader {
   uint32_t num_items = 0;
   uint32_t num_rows = 0;  // to gather: T * heads
   uint32_t stamp = 0;     // of the batch, for ChainGate
-  uint32_t unused = 0;
+  uint32_t num_moves = 0;
 };
 
 // How a row of a highway tensor lies and what is done with it; bits of ChainItem::flags.
@@ -94,13 +94,12 @@ struct GatherArgs {
   const uint16_t* f8_decode = nullptr;
   uint32_t head_dim = 0;
   uint16_t* out = nullptr;  // BF16 [num_rows, head_dim]
-  // Where the plan lies in host memory: copied by the way, header and items together. Null: nothing to copy.
-  const std::byte* copy_from = nullptr;
-  std::byte* copy_to = nullptr;
-  uint32_t copy_bytes = 0;  // at most; a multiple of 16
+  uint32_t max_rows = 0;    // >= header->num_rows
+  const UndoMove* moves = nullptr;  // [header->num_moves], done by the way; null: none
+  CarryMemory carries;
 };
-// `max_rows` >= header->num_rows.
-cudaError_t LaunchGather(const GatherArgs& args, uint32_t max_rows, cudaStream_t stream);
+// `usual_moves` is what the launch is sized for.
+cudaError_t LaunchGather(const GatherArgs& args, uint32_t usual_moves, cudaStream_t stream);
 
 struct CopyRowsArgs {
   const RowPair* pairs = nullptr;
@@ -134,11 +133,15 @@ struct GateConvArgs {
   uint32_t dilation = 0;       // D
   uint32_t taps = 0;           // K
   float eps = 0;
+  float inverse_hidden = 0;       // 1 / H
+  float inverse_root_hidden = 0;  // 1 / sqrt(H)
+  uint32_t early_start = 0;       // the GPU (sm_90 on) can begin a kernel while the one before ends
 };
 // `max_items` >= header->num_items. Items of one chain come in the order of their tokens.
 cudaError_t LaunchGateConv(const GateConvArgs& args, uint32_t max_items, cudaStream_t stream);
 
-// Items the device runs at once for this shape: a batch is cut into about as many. `multiprocessors` of the GPU.
-uint32_t ConcurrentItems(uint32_t hidden, uint32_t streams, uint32_t taps, uint32_t multiprocessors);
+// Before the first launch. Says how many items the device runs at once: a batch is cut into about as many.
+cudaError_t PrepareGateConv(uint32_t hidden, uint32_t streams, uint32_t taps, uint32_t multiprocessors,
+                            uint32_t* concurrent_items);
 
 }  // namespace pleiad::cuda

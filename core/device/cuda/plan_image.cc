@@ -100,9 +100,9 @@ PlanImageLayout::PlanImageLayout(const PlanShape& shape, uint32_t token_capacity
   const uint64_t rows = uint64_t{token_capacity} * shape.geometry.heads();
   items = sizeof(PlanHeader);
   gather = items + uint64_t{token_capacity} * sizeof(ChainItem);
-  pairs = Align(gather + rows * sizeof(uint32_t));
-  moves = Align(pairs + (shape.staging_rows + rows) * sizeof(RowPair));
-  bytes = moves + uint64_t{shape.carries} * sizeof(UndoMove);
+  moves = Align(gather + rows * sizeof(uint32_t));
+  pairs = moves + uint64_t{shape.carries} * sizeof(UndoMove);
+  bytes = pairs + Align((shape.staging_rows + rows) * sizeof(RowPair));
 }
 
 PlanImageCounts WritePlanImage(const PlanShape& shape, const PlanImageLayout& layout, const BatchPlan& plan,
@@ -126,9 +126,10 @@ PlanImageCounts WritePlanImage(const PlanShape& shape, const PlanImageLayout& la
     // After a move back by undo the undo rows are those a long step would set aside.
     moves[counts.moves++] = {segment.carry.value(), segment.ring.cursor, rows, segment.undo_to_ring ? 1u : 0u};
   }
-  const PlanHeader header{counts.items, static_cast<uint32_t>(plan.gather.size()), stamp, 0};
+  const PlanHeader header{counts.items, static_cast<uint32_t>(plan.gather.size()), stamp, counts.moves};
   std::memcpy(to, &header, sizeof(header));
-  counts.bytes = layout.moves + counts.moves * sizeof(UndoMove);
+  counts.bytes = counts.uploads > 0 ? layout.pairs + counts.uploads * sizeof(RowPair)
+                                    : layout.moves + counts.moves * sizeof(UndoMove);
   return counts;
 }
 

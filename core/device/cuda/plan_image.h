@@ -33,8 +33,8 @@ struct PlanImageLayout {
 
   uint64_t items;   // ChainItem [token_capacity]; the header lies before
   uint64_t gather;  // GatherIndex bits [token_capacity, heads]
-  uint64_t pairs;   // RowPair [staging_rows + token_capacity * heads]: fills, then bypassed rows
   uint64_t moves;   // UndoMove [carries]
+  uint64_t pairs;   // RowPair [staging_rows + token_capacity * heads]: fills, then bypassed rows
   uint64_t bytes;
 };
 
@@ -43,7 +43,7 @@ struct PlanImageCounts {
   uint32_t fills = 0;    // of the pairs, the first ones
   uint32_t uploads = 0;  // pairs
   uint32_t moves = 0;
-  uint64_t bytes = 0;    // of the image, up to the last move
+  uint64_t bytes = 0;    // of the image, up to the last that is used
 };
 
 // Writes `plan`, which has passed CheckPlan, at `to` (16-byte aligned, room for the layout). `parts` [plan.parts].

@@ -1,0 +1,40 @@
+// Four sums over a block in one fixed order.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+namespace pleiad::cuda {
+
+// The sums of this thread's warp go to to[warp]. Lanes first swap halves so that each reduces one of the four: 6
+// shuffles, not 20.
+__device__ inline void WarpSums(float4 part, float4* to) {
+  const uint32_t lane = threadIdx.x % 32;
+  const bool upper = (lane & 16) != 0;
+  float low = upper ? part.y : part.x;
+  float high = upper ? part.w : part.z;
+  low += __shfl_xor_sync(0xFFFFFFFFu, upper ? part.x : part.y, 16);
+  high += __shfl_xor_sync(0xFFFFFFFFu, upper ? part.z : part.w, 16);
+  const bool odd = (lane & 8) != 0;
+  float sum = odd ? high : low;
+  sum += __shfl_xor_sync(0xFFFFFFFFu, odd ? low : high, 8);
+  sum += __shfl_xor_sync(0xFFFFFFFFu, sum, 4);
+  sum += __shfl_xor_sync(0xFFFFFFFFu, sum, 2);
+  sum += __shfl_xor_sync(0xFFFFFFFFu, sum, 1);
+  if (lane % 8 == 0) reinterpret_cast<float*>(to)[threadIdx.x / 32 * 4 + (lane >> 4) + (lane >> 3 & 1) * 2] = sum;
+}
+
+// After a barrier: the sums of all `warps` <= 32, in every thread. Lane 4i + j adds sum j of warps i, i + 8, ...
+__device__ inline float4 SumsOfWarps(const float4* from, uint32_t warps) {
+  const uint32_t lane = threadIdx.x % 32;
+  float sum = 0;
+  for (uint32_t w = lane / 4; w < warps; w += 8) sum += reinterpret_cast<const float*>(from)[w * 4 + lane % 4];
+  sum += __shfl_xor_sync(0xFFFFFFFFu, sum, 4);
+  sum += __shfl_xor_sync(0xFFFFFFFFu, sum, 8);
+  sum += __shfl_xor_sync(0xFFFFFFFFu, sum, 16);
+  return {__shfl_sync(0xFFFFFFFFu, sum, 0), __shfl_sync(0xFFFFFFFFu, sum, 1), __shfl_sync(0xFFFFFFFFu, sum, 2),
+          __shfl_sync(0xFFFFFFFFu, sum, 3)};
+}
+
+}  // namespace pleiad::cuda

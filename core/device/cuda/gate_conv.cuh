@@ -1,0 +1,98 @@
+// What the gate_conv kernels share: the gate's scalars and how they pass from block to block, conv rows, the output.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "core/device/cuda/columns.cuh"
+#include "core/device/cuda/kernels.h"
+
+namespace pleiad::cuda {
+
+inline constexpr uint32_t kFastHidden = 2560;
+
+cudaError_t LaunchGateConvFast(const GateConvArgs& args, uint32_t max_items, cudaStream_t stream);
+// Before the first launch.
+cudaError_t PrepareGateConvFast(int* blocks_per_multiprocessor);
+
+struct Gate {
+  float g;
+  float gr;  // g * r
+};
+
+// From the sums of k^2, q^2, k q (1 + norm_key) (1 + norm_query) and v^2.
+__device__ inline Gate GateOf(float4 sums, const GateConvArgs& args) {
+  const float s = sums.z * rsqrtf(sums.x * args.inverse_hidden + args.eps) *
+                  rsqrtf(sums.y * args.inverse_hidden + args.eps) * args.inverse_root_hidden;
+  // Comparisons with NaN are false, so NaN is kept.
+  const float root = sqrtf(fabsf(s) < 1e-6f ? 1e-6f : fabsf(s));
+  const float signed_root = s == 0 ? 0.0f : copysignf(root, s);
+  Gate gate;
+  gate.g = s != s ? s : __fdividef(1.0f, 1.0f + __expf(-signed_root));
+  gate.gr = gate.g * rsqrtf(gate.g * gate.g * (sums.w * args.inverse_hidden) + args.eps);
+  return gate;
+}
+
+__device__ inline void Publish(ChainGate* gate, float gr, uint32_t stamp) {
+  const uint64_t word = uint64_t{stamp} << 32 | __float_as_uint(gr);
+  asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(gate), "l"(word) : "memory");
+}
+
+// The scalar and its stamp are one word, so the word that is seen is whole.
+__device__ inline float Await(const ChainGate* gate, uint32_t stamp) {
+  uint64_t word;
+  do {
+    asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(word) : "l"(gate) : "memory");
+  } while (static_cast<uint32_t>(word >> 32) != stamp);
+  return __uint_as_float(static_cast<uint32_t>(word));
+}
+
+// x = v * gr * (1 + norm_conv), one rounding each: the same bits wherever a row is made.
+__device__ inline Eight ConvRow(const uint4& value, float gr, const uint4& norm_conv) {
+  const Eight v = Widen(value);
+  const Eight norm = Widen(norm_conv);
+  Eight x;
+#pragma unroll
+  for (uint32_t i = 0; i < kColumns; ++i) x.v[i] = __fmul_rn(__fmul_rn(v.v[i], gr), __fadd_rn(1.0f, norm.v[i]));
+  return x;
+}
+
+// u + silu(c): c sums the taps, oldest first; past[j] lies j + 1 dilations back.
+template <int kTaps>
+__device__ inline Eight Delta(const uint4 (&taps)[kTaps], const Eight* past, const Eight& x, const Eight& v, float g) {
+  Eight c{};
+#pragma unroll
+  for (int j = 0; j + 1 < kTaps; ++j) {
+    const Eight w = Widen(taps[j]);
+#pragma unroll
+    for (uint32_t e = 0; e < kColumns; ++e) c.v[e] = __fmaf_rn(w.v[e], past[kTaps - 2 - j].v[e], c.v[e]);
+  }
+  const Eight w = Widen(taps[kTaps - 1]);
+  Eight out;
+#pragma unroll
+  for (uint32_t e = 0; e < kColumns; ++e) {
+    const float sum = __fmaf_rn(w.v[e], x.v[e], c.v[e]);
+    out.v[e] = g * v.v[e] + __fdividef(sum, 1.0f + __expf(-sum));
+  }
+  return out;
+}
+
+// The row of the carry `back` tokens before the item's first, [C]; null where it lies in the batch or nowhere.
+__device__ inline const float* CarryRow(const CarryMemory& carries, const ChainItem& item, uint32_t back) {
+  if (back <= item.local || (item.flags & kHasCarry) == 0 || back - item.local > item.valid) return nullptr;
+  const uint32_t steps = back - item.local;
+  const uint32_t row = (item.flags & kFromUndo) != 0 ? carries.ring_rows + carries.state_len - steps
+                                                     : (item.cursor + carries.ring_rows - steps) % carries.ring_rows;
+  return carries.rows + (uint64_t{item.carry} * (carries.ring_rows + carries.state_len) + row) * carries.channels;
+}
+
+// Where a token's row is kept, [C]; null: nowhere. The ring may be written at once: a short step's rows miss all it
+// reads, a long step reads undo rows.
+__device__ inline float* RingRow(const CarryMemory& carries, const ChainItem& item, uint32_t local) {
+  if ((item.flags & kHasCarry) == 0 || local + carries.ring_rows < item.num_tokens) return nullptr;
+  const uint32_t row = (item.cursor + local) % carries.ring_rows;
+  return carries.rows + (uint64_t{item.carry} * (carries.ring_rows + carries.state_len) + row) * carries.channels;
+}
+
+}  // namespace pleiad::cuda
