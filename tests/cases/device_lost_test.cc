@@ -3,6 +3,7 @@
 
 #include <memory>
 
+#include "absl/strings/str_cat.h"
 #include "grpc/health/v1/health.grpc.pb.h"
 #include "tests/cases/stack.h"
 #include "tests/support/failing_device.h"
@@ -70,6 +71,15 @@ TEST(DeviceLostNegative, ADeviceThatIsNotLostGoesOn) {
   }});
   const Story story = stack.RandomStory(60, 2);
   stack.ExpectOracle(story, stack.FreshRun(story));
+  // What the device counts reaches the metrics.
+  EXPECT_EQ(stack.Metric("pleiad_device_batches_total{path=\"launches\"}") +
+                stack.Metric("pleiad_device_batches_total{path=\"graph\"}"),
+            1);
+  EXPECT_GT(stack.Metric("pleiad_device_busy_seconds_total"), 0);
+  EXPECT_EQ(stack.Metric("pleiad_device_capture_failures_total"), 0);
+  for (const char* kind : {"arena", "carries", "weights", "scratch"}) {
+    EXPECT_GT(stack.Metric(absl::StrCat("pleiad_device_memory_bytes{kind=\"", kind, "\"}")), 0) << kind;
+  }
 }
 
 }  // namespace
