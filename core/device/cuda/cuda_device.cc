@@ -160,7 +160,7 @@ absl::Status CudaDevice::Enqueue(const BatchPlan& plan, BatchSlot& slot, Work* w
   fills.from = device_staging_.data();
   fills.to = arena_.data();
   PLEIAD_RETURN_IF_ERROR(ToStatus(LaunchFillRows(fills, compute_.get()), "launch of fills"));
-  if (tokens == 0) {
+  if (tokens == 0 || ProjectsFew(tokens)) {
     PLEIAD_RETURN_IF_ERROR(ToStatus(LaunchUndoMoves(reinterpret_cast<const UndoMove*>(image + layout.moves),
                                                     counts.moves, carries_, compute_.get()),
                                     "launch of undo moves"));
@@ -229,22 +229,42 @@ GatherArgs CudaDevice::GatherFrom(const BatchSlot& slot, const PlanImageLayout& 
   return args;
 }
 
-absl::Status CudaDevice::EnqueueStage(const BatchSlot& slot, LayerOrdinal layer, const PlanImageLayout& layout,
-                                      const StageSizes& sizes) {
-  const Geometry& geometry = options_.geometry;
+bool CudaDevice::ProjectsFew(uint32_t tokens) const {
+  return !options_.batch_invariant &&
+         CanProjectFew(tokens, options_.geometry.embed_dim, options_.geometry.head_dim());
+}
+
+absl::Status CudaDevice::EnqueueProjection(const BatchSlot& slot, LayerOrdinal layer, const PlanImageLayout& layout,
+                                           const StageSizes& sizes) {
   const LayerPointers pointers = layers_[layer.value()].pointers();
   GatherArgs gather = GatherFrom(slot, layout, layer, sizes.tokens);
+  if (ProjectsFew(sizes.tokens)) {
+    ProjectFewArgs args;
+    args.gather = gather;
+    args.weights = pointers.key_value;
+    args.outputs = options_.geometry.channels() + options_.geometry.hidden_size;
+    args.embed = options_.geometry.embed_dim;
+    args.out = key_value_.As<uint16_t>();
+    return ToStatus(LaunchProjectFew(args, sizes.tokens, multiprocessors_, compute_.get()),
+                    "launch of the projection");
+  }
   gather.out = embeddings_.As<uint16_t>();
   gather.moves = reinterpret_cast<const UndoMove*>(slot.device_image.data() + layout.moves);
   gather.carries = carries_;
   PLEIAD_RETURN_IF_ERROR(ToStatus(LaunchGather(gather, sizes.moves, compute_.get()), "launch of the gather"));
-  PLEIAD_RETURN_IF_ERROR(gemm_->Enqueue(pointers.key_value, embeddings_.As<uint16_t>(), sizes.tokens,
-                                        key_value_.As<uint16_t>(), compute_.get()));
+  return gemm_->Enqueue(pointers.key_value, embeddings_.As<uint16_t>(), sizes.tokens, key_value_.As<uint16_t>(),
+                        compute_.get());
+}
+
+absl::Status CudaDevice::EnqueueStage(const BatchSlot& slot, LayerOrdinal layer, const PlanImageLayout& layout,
+                                      const StageSizes& sizes) {
+  const Geometry& geometry = options_.geometry;
+  PLEIAD_RETURN_IF_ERROR(EnqueueProjection(slot, layer, layout, sizes));
   GateConvArgs args;
   args.header = reinterpret_cast<const PlanHeader*>(slot.device_image.data());
   args.items = reinterpret_cast<const ChainItem*>(slot.device_image.data() + layout.items);
   args.key_value = key_value_.As<uint16_t>();
-  args.layer = pointers;
+  args.layer = layers_[layer.value()].pointers();
   args.carries = carries_;
   args.gates = gates_.As<ChainGate>();
   args.hidden = geometry.hidden_size;

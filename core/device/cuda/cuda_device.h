@@ -83,6 +83,10 @@ class CudaDevice : public Device {
   // The stage of a batch whose image is in place.
   absl::Status EnqueueStage(const BatchSlot& slot, LayerOrdinal layer, const PlanImageLayout& layout,
                             const StageSizes& sizes);
+  absl::Status EnqueueProjection(const BatchSlot& slot, LayerOrdinal layer, const PlanImageLayout& layout,
+                                 const StageSizes& sizes);
+  // Whether gather and projection of a batch are one kernel, which does no undo moves.
+  bool ProjectsFew(uint32_t tokens) const;
   GatherArgs GatherFrom(const BatchSlot& slot, const PlanImageLayout& layout, LayerOrdinal layer, uint32_t tokens) const;
   // Null: none.
   cudaGraphExec_t FindGraph(const BatchSlot& slot, LayerOrdinal layer, uint32_t tokens) const;
@@ -95,6 +99,7 @@ class CudaDevice : public Device {
   uint32_t row_bytes_ = 0;
   uint32_t scratch_tokens_ = 0;
   uint32_t early_start_ = 0;  // of GateConvArgs
+  uint32_t multiprocessors_ = 0;
   std::string capture_error_;
 
   // Read by Run alone after Start; memory of the device is written by its streams.

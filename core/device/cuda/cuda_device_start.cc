@@ -122,6 +122,7 @@ absl::Status CudaDevice::AllocateStage() {
                                                          static_cast<int>(options_.cuda_ordinal)),
                                   "cudaDeviceGetAttribute"));
   early_start_ = major >= 9 ? 1 : 0;
+  multiprocessors_ = static_cast<uint32_t>(multiprocessors);
   for (BatchSlot& slot : slots_) {
     PLEIAD_ASSIGN_OR_RETURN(slot, BatchSlot::Create(shape_, options_.max_tokens, scratch_tokens_));
   }

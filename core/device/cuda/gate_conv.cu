@@ -51,7 +51,9 @@ __global__ void __launch_bounds__(kMaxThreads, 1) GateConv(const GateConvArgs ar
   uint4 norm_low;
   uint4 norm_high;
   LoadF32(args.layer.norm_key_query + at, columns, norm_low, norm_high);
-  const uint4 norm_conv = LoadBf16(args.layer.norm_conv + at, columns);
+  uint4 conv_low;
+  uint4 conv_high;
+  LoadF32(args.layer.norm_conv + at, columns, conv_low, conv_high);
   uint4 taps[kTaps];
 #pragma unroll
   for (int j = 0; j < kTaps; ++j) taps[j] = LoadBf16(args.layer.taps + j * channels + at, columns);
@@ -143,11 +145,11 @@ __global__ void __launch_bounds__(kMaxThreads, 1) GateConv(const GateConvArgs ar
         const uint32_t before = item.local - back;
         const float gr = Await(gates + uint64_t{before} * args.streams, stamp);
         const uint16_t* kv = args.key_value + uint64_t{item.first_token + before} * kv_width;
-        past[j] = ConvRow(LoadBf16(kv + channels + column, columns), gr, norm_conv);
+        past[j] = ConvRow(Widen(LoadBf16(kv + channels + column, columns)), gr, AsFloats(conv_low, conv_high));
       }
     }
 
-    const Eight x = ConvRow(token.value, gate.gr, norm_conv);
+    const Eight x = ConvRow(Widen(token.value), gate.gr, AsFloats(conv_low, conv_high));
     Eight out = Delta<kTaps>(taps, past, x, Widen(token.value), gate.g);
     if ((item.flags & kAddHighway) != 0) {
       const Eight q = highway(token);
@@ -176,7 +178,7 @@ Kernel KernelFor(uint32_t taps) {
   return kKernels[taps - 1];
 }
 
-bool Fast(uint32_t hidden, uint32_t taps) { return taps == 4 && hidden % kColumns == 0 && hidden <= kFastHidden; }
+bool Fast(uint32_t hidden, uint32_t taps) { return taps == 4 && hidden % 256 == 0 && hidden <= kFastHidden; }
 
 uint32_t ThreadsFor(uint32_t hidden) { return (hidden + 32 * kColumns - 1) / (32 * kColumns) * 32; }
 

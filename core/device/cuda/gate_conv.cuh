@@ -48,13 +48,11 @@ __device__ inline float Await(const ChainGate* gate, uint32_t stamp) {
   return __uint_as_float(static_cast<uint32_t>(word));
 }
 
-// x = v * gr * (1 + norm_conv), one rounding each: the same bits wherever a row is made.
-__device__ inline Eight ConvRow(const uint4& value, float gr, const uint4& norm_conv) {
-  const Eight v = Widen(value);
-  const Eight norm = Widen(norm_conv);
+// x = v * gr * (1 + w), one rounding each: the same bits wherever a row is made.
+__device__ inline Eight ConvRow(const Eight& v, float gr, const Eight& norm_conv) {
   Eight x;
 #pragma unroll
-  for (uint32_t i = 0; i < kColumns; ++i) x.v[i] = __fmul_rn(__fmul_rn(v.v[i], gr), __fadd_rn(1.0f, norm.v[i]));
+  for (uint32_t i = 0; i < kColumns; ++i) x.v[i] = __fmul_rn(__fmul_rn(v.v[i], gr), norm_conv.v[i]);
   return x;
 }
 

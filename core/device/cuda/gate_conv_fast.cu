@@ -4,7 +4,7 @@
 // A warp has 256 columns. Its lanes copy them to shared memory in 16-byte pieces side by side, kStages tokens ahead;
 // then lane i works on columns 4i to 4i + 3 of either half, so that FP32 goes in and out 16 bytes a lane, side by side
 // too. The sums of a token are made while the token before it goes through its conv, with one barrier a token. Tokens
-// whose scalars the next item of the chain needs come first, for their scalars alone.
+// whose scalars the next item of the chain needs come first, for their scalars alone, which are kept for their conv.
 #include "core/device/cuda/block_sums.cuh"
 #include "core/device/cuda/columns.cuh"
 #include "core/device/cuda/gate_conv.cuh"
@@ -29,10 +29,10 @@ struct Stage {
 
 struct Shared {
   Stage stages[kStages];
-  // As the threads want them: no other thread reads them.
-  uint4 norm_key_query[2][kThreads];
-  uint4 norm_conv[kThreads];
+  float norm_key_query[kFastHidden];
+  float norm_conv[kFastHidden];
   float4 sums[2][kWarps];
+  Gate known[kPast];  // of the item's last tokens, once they are handed on
 };
 
 // Columns `column` on and kHalf further; those at or past `width` read as zeros. Rows are multiples of 8 columns.
@@ -102,9 +102,14 @@ __global__ void __launch_bounds__(kThreads, 2) GateConvFast(const GateConvArgs a
   const uint32_t column = share + 4 * lane;        // this thread's, and kHalf further
   const uint32_t at = stream * hidden;             // of a row of width C
 
-  LoadHalvesF32(args.layer.norm_key_query + at, column, hidden, shared.norm_key_query[0][thread],
-                shared.norm_key_query[1][thread]);
-  shared.norm_conv[thread] = LoadHalvesBf16(args.layer.norm_conv + at, column, hidden);
+  // All that does not come from the projection is asked for before it is waited for, and used after.
+  const auto copy_row = [&](float* to, const float* from) {
+    if (column < hidden) CopyAsync(to + column, from + column);
+    if (column + kHalf < hidden) CopyAsync(to + column + kHalf, from + column + kHalf);
+  };
+  copy_row(shared.norm_key_query, args.layer.norm_key_query + at);
+  copy_row(shared.norm_conv, args.layer.norm_conv + at);
+  Commit();
   uint4 taps[kTaps];
 #pragma unroll
   for (int j = 0; j < kTaps; ++j) taps[j] = LoadHalvesBf16(args.layer.taps + j * channels + at, column, hidden);
@@ -144,6 +149,8 @@ __global__ void __launch_bounds__(kThreads, 2) GateConvFast(const GateConvArgs a
   const auto local_of = [&](uint32_t turn) {
     return item.local + (turn < ahead ? item.count - ahead + turn : turn - ahead) * args.dilation;
   };
+  // The last turns' scalars are known from the first.
+  const auto known = [&](uint32_t turn) { return turn >= item.count && turn >= ahead; };
   // The warp's columns of a turn's rows; lanes take pieces of 16 bytes in turn.
   const auto fetch = [&](uint32_t turn, Stage& stage) {
     if (turn < turns) {
@@ -151,7 +158,7 @@ __global__ void __launch_bounds__(kThreads, 2) GateConvFast(const GateConvArgs a
       const uint16_t* row = kv + uint64_t{local} * kv_width;
       const uint32_t eight = share + 8 * lane;
       if (eight < hidden) {
-        CopyAsync(&stage.key[eight], row + at + eight);
+        if (!known(turn)) CopyAsync(&stage.key[eight], row + at + eight);
         CopyAsync(&stage.value[eight], row + channels + eight);
       }
       if (item.input != 0) {
@@ -160,26 +167,30 @@ __global__ void __launch_bounds__(kThreads, 2) GateConvFast(const GateConvArgs a
           auto* to = reinterpret_cast<uint16_t*>(&stage.highway[share]);
           if (eight < hidden) CopyAsync(to + 8 * lane, reinterpret_cast<const uint16_t*>(from) + eight);
         } else {
-          const auto* floats = reinterpret_cast<const float*>(from);
-          if (column < hidden) CopyAsync(&stage.highway[column], floats + column);
-          if (column + kHalf < hidden) CopyAsync(&stage.highway[column + kHalf], floats + column + kHalf);
+          copy_row(stage.highway, reinterpret_cast<const float*>(from));
         }
       }
     }
     Commit();
   };
-  const auto highway = [&](const Stage& stage) {
+  const auto floats_of = [&](const float* row) {
     uint4 low;
     uint4 high;
+    LoadHalvesF32(row, column, kFastHidden, low, high);
+    return AsFloats(low, high);
+  };
+  const auto highway = [&](const Stage& stage) {
     if (input_bf16) {
       return Widen(LoadHalvesBf16(reinterpret_cast<const uint16_t*>(&stage.highway[share]), 4 * lane, 2 * kHalf));
     }
-    LoadHalvesF32(stage.highway, column, kFastHidden, low, high);
-    return AsFloats(low, high);
+    return floats_of(stage.highway);
   };
   const auto value_of = [&](const Stage& stage) { return LoadHalvesBf16(stage.value, column, kFastHidden); };
   // Columns and tensors that are not there read as zeros.
   if (item.input == 0 || share + 2 * kHalf > hidden) {
+    for (uint32_t i = hidden + lane; i < share + 2 * kHalf; i += 32) {
+      if (i >= share) shared.norm_key_query[i] = shared.norm_conv[i] = 0;
+    }
     for (Stage& stage : shared.stages) {
       for (uint32_t i = lane; i < 2 * kHalf; i += 32) {
         if (share + i >= hidden) stage.key[share + i] = stage.value[share + i] = 0;
@@ -189,10 +200,11 @@ __global__ void __launch_bounds__(kThreads, 2) GateConvFast(const GateConvArgs a
     __syncwarp();
   }
   const auto begin_sums = [&](uint32_t turn, const Stage& stage) {
+    if (known(turn)) return;
     const Eight k = Widen(LoadHalvesBf16(stage.key, column, kFastHidden));
     const Eight v = Widen(value_of(stage));
     const Eight q = highway(stage);
-    const Eight norm = AsFloats(shared.norm_key_query[0][thread], shared.norm_key_query[1][thread]);
+    const Eight norm = floats_of(shared.norm_key_query);
     float4 part{0, 0, 0, 0};
 #pragma unroll
     for (uint32_t i = 0; i < kColumns; ++i) {
@@ -205,27 +217,28 @@ __global__ void __launch_bounds__(kThreads, 2) GateConvFast(const GateConvArgs a
   };
   ChainGate* const gates = args.gates + uint64_t{item.first_token} * args.streams + stream;
   const auto end_sums = [&](uint32_t turn) {
+    // Written before the barrier of the turn `ahead`, which is never a known one.
+    if (known(turn)) return shared.known[turn - item.count];
     __syncthreads();
     const Gate gate = GateOf(SumsOfWarps(shared.sums[turn % 2], kWarps), args);
     if (followed && (turn < ahead || (turn == ahead && item.count <= kPast)) && thread == 0) {
       Publish(gates + uint64_t{local_of(turn)} * args.streams, gate.gr, header.stamp);
+      if (turn < ahead) shared.known[turn] = gate;
     }
     return gate;
   };
 
   for (uint32_t turn = 0; turn < kStages; ++turn) fetch(turn, shared.stages[turn]);
-  AwaitAllBut<2>();
+  AwaitAllBut<kStages - 1>();
   __syncwarp();
   begin_sums(0, shared.stages[0]);
   Gate gate = end_sums(0);
-  uint32_t now = 0;  // turn % kStages
-  for (uint32_t turn = 0; turn < turns; ++turn) {
-    Stage& stage = shared.stages[now];
-    now = now + 1 == kStages ? 0 : now + 1;
-    AwaitAllBut<1>();
+  const auto take_turn = [&](uint32_t turn, Stage& stage, const Stage& next) {
+    AwaitAllBut<kStages - 2>();
     __syncwarp();
-    if (turn + 1 < turns) begin_sums(turn + 1, shared.stages[now]);
+    if (turn + 1 < turns) begin_sums(turn + 1, next);
     if (turn >= ahead) {
+      const Eight norm = floats_of(shared.norm_conv);
       if (turn == ahead) {
 #pragma unroll
         for (int j = 0; j < kPast; ++j) {
@@ -234,13 +247,13 @@ __global__ void __launch_bounds__(kThreads, 2) GateConvFast(const GateConvArgs a
           const uint32_t before = item.local - back;
           const float gr = Await(gates + uint64_t{before} * args.streams, header.stamp);
           const uint4 value = LoadHalvesBf16(kv + uint64_t{before} * kv_width + channels, column, hidden);
-          past[j] = ConvRow(value, gr, shared.norm_conv[thread]);
+          past[j] = ConvRow(Widen(value), gr, norm);
         }
       }
       const uint32_t local = local_of(turn);
-      const uint4 value = value_of(stage);
-      const Eight x = ConvRow(value, gate.gr, shared.norm_conv[thread]);
-      Eight out = Delta<kTaps>(taps, past, x, Widen(value), gate.g);
+      const Eight v = Widen(value_of(stage));
+      const Eight x = ConvRow(v, gate.gr, norm);
+      Eight out = Delta<kTaps>(taps, past, x, v, gate.g);
       if ((item.flags & kAddHighway) != 0) {
         const Eight q = highway(stage);
 #pragma unroll
@@ -263,6 +276,13 @@ __global__ void __launch_bounds__(kThreads, 2) GateConvFast(const GateConvArgs a
     __syncwarp();
     fetch(turn + kStages, stage);
     if (turn + 1 < turns) gate = end_sums(turn + 1);
+  };
+  uint32_t now = 0;  // turn % kStages
+#pragma unroll 1
+  for (uint32_t turn = 0; turn < turns; ++turn) {
+    const uint32_t next = now + 1 == kStages ? 0 : now + 1;
+    take_turn(turn, shared.stages[now], shared.stages[next]);
+    now = next;
   }
 }
 

@@ -79,7 +79,7 @@ struct CarryMemory {
 struct LayerPointers {
   const uint16_t* key_value = nullptr;   // BF16 [C + H, E]
   const float* norm_key_query = nullptr; // [C], (1 + norm_key) * (1 + norm_query)
-  const uint16_t* norm_conv = nullptr;   // BF16 [C], w of 1 + w
+  const float* norm_conv = nullptr;      // [C], 1 + norm_conv
   const uint16_t* taps = nullptr;        // BF16 [K, C], oldest first
   const uint16_t* f8_decode = nullptr;   // BF16 [256]; null for BF16 rows
 };
@@ -100,6 +100,20 @@ struct GatherArgs {
 };
 // `usual_moves` is what the launch is sized for.
 cudaError_t LaunchGather(const GatherArgs& args, uint32_t usual_moves, cudaStream_t stream);
+
+// Gather and projection of few tokens in one.
+inline constexpr uint32_t kFewTokens = 4;
+inline constexpr uint32_t kFewEmbed = 2560;
+struct ProjectFewArgs {
+  GatherArgs gather;                  // without out and moves
+  const uint16_t* weights = nullptr;  // BF16 [outputs, embed]
+  uint32_t outputs = 0;               // C + H
+  uint32_t embed = 0;                 // E, of a shape that CanProjectFew
+  uint16_t* out = nullptr;            // BF16 [max_tokens rounded up to 1, 2 or 4, outputs]
+};
+bool CanProjectFew(uint32_t tokens, uint32_t embed, uint32_t head_dim);
+cudaError_t LaunchProjectFew(const ProjectFewArgs& args, uint32_t max_tokens, uint32_t multiprocessors,
+                             cudaStream_t stream);
 
 struct CopyRowsArgs {
   const RowPair* pairs = nullptr;

@@ -26,15 +26,17 @@ absl::StatusOr<LayerMemory> LayerMemory::Create(const Geometry& geometry, const 
   const size_t channels = geometry.channels();
   const size_t kernel = geometry.conv_kernel_size;
   std::vector<float> norm_key_query(channels);
+  std::vector<float> norm_conv(channels);
   std::vector<Bf16> taps(channels * kernel);
   for (size_t c = 0; c < channels; ++c) {
     norm_key_query[c] = (1.0f + Bf16ToFloat(weights.norm_key[c])) * (1.0f + Bf16ToFloat(weights.norm_query[c]));
+    norm_conv[c] = 1.0f + Bf16ToFloat(weights.norm_conv[c]);
     for (size_t j = 0; j < kernel; ++j) taps[j * channels + c] = weights.conv[c * kernel + j];
   }
   LayerMemory layer;
   PLEIAD_ASSIGN_OR_RETURN(layer.key_value_, ToDevice(absl::MakeConstSpan(weights.key_value)));
   PLEIAD_ASSIGN_OR_RETURN(layer.norm_key_query_, ToDevice(absl::MakeConstSpan(norm_key_query)));
-  PLEIAD_ASSIGN_OR_RETURN(layer.norm_conv_, ToDevice(absl::MakeConstSpan(weights.norm_conv)));
+  PLEIAD_ASSIGN_OR_RETURN(layer.norm_conv_, ToDevice(absl::MakeConstSpan(norm_conv)));
   PLEIAD_ASSIGN_OR_RETURN(layer.taps_, ToDevice(absl::MakeConstSpan(taps)));
   if (f8_scale) {
     const std::array<Bf16, 256> decode = F8DecodeTable(*f8_scale);
@@ -44,7 +46,7 @@ absl::StatusOr<LayerMemory> LayerMemory::Create(const Geometry& geometry, const 
 }
 
 LayerPointers LayerMemory::pointers() const {
-  return {key_value_.As<const uint16_t>(), norm_key_query_.As<const float>(), norm_conv_.As<const uint16_t>(),
+  return {key_value_.As<const uint16_t>(), norm_key_query_.As<const float>(), norm_conv_.As<const float>(),
           taps_.As<const uint16_t>(), f8_decode_.As<const uint16_t>()};
 }
 

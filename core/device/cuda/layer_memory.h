@@ -24,7 +24,7 @@ class LayerMemory {
  private:
   DeviceMemoryBlock key_value_;       // BF16 [C + H, E]
   DeviceMemoryBlock norm_key_query_;  // FP32 [C]
-  DeviceMemoryBlock norm_conv_;       // BF16 [C]
+  DeviceMemoryBlock norm_conv_;       // FP32 [C]
   DeviceMemoryBlock taps_;            // BF16 [K, C]
   DeviceMemoryBlock f8_decode_;       // BF16 [256]
 };
