@@ -100,8 +100,9 @@ Floors::Floors(const Geometry& geometry, const std::vector<LayerWeights>& weight
   gemm_ = Made(cuda::KeyValueGemm::Create(static_cast<uint32_t>(width), geometry.embed_dim, max_tokens, order));
   int multiprocessors = 1;
   Check(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, 0), "cudaDeviceGetAttribute");
+  multiprocessors_ = static_cast<uint32_t>(multiprocessors);
   Check(cuda::PrepareGateConv(geometry.hidden_size, geometry.hc_count, geometry.conv_kernel_size,
-                              static_cast<uint32_t>(multiprocessors), &concurrent_items_),
+                              multiprocessors_, &concurrent_items_),
         "gate_conv");
   rows_ = RandomBf16(uint64_t{kTableTokens} * geometry.embed_dim, 11);
   e_ = RandomBf16(uint64_t{max_tokens} * geometry.embed_dim, 12);
@@ -191,6 +192,32 @@ double Floors::OtherKernels(uint32_t tokens, uint32_t rounds) {
     args.inverse_root_hidden = 1.0f / std::sqrt(static_cast<float>(geometry_.hidden_size));
     args.early_start = 1;
     Check(cuda::LaunchGateConv(args, items, stream), "gate_conv");
+  });
+}
+
+double Floors::ProjectFew(uint32_t tokens, uint32_t rounds) {
+  const cuda::PlanHeader header{0, tokens * geometry_.heads(), 0, 0};
+  std::vector<uint32_t> rows;
+  std::minstd_rand generator(17);
+  for (uint32_t i = 0; i < header.num_rows; ++i) {
+    rows.push_back(static_cast<uint32_t>(generator() % (kTableTokens * geometry_.heads())));
+  }
+  const auto plan = Made(cuda::AllocateDevice("plan", sizeof(header) + rows.size() * sizeof(uint32_t)));
+  Check(cudaMemcpy(plan.data(), &header, sizeof(header), cudaMemcpyHostToDevice), "cudaMemcpy");
+  Check(cudaMemcpy(plan.data() + sizeof(header), rows.data(), rows.size() * sizeof(uint32_t), cudaMemcpyHostToDevice),
+        "cudaMemcpy");
+  cuda::ProjectFewArgs args;
+  args.gather.header = plan.As<const cuda::PlanHeader>();
+  args.gather.rows = reinterpret_cast<const uint32_t*>(plan.data() + sizeof(header));
+  args.gather.max_rows = header.num_rows;
+  args.gather.arena = rows_.data();
+  args.gather.head_dim = geometry_.head_dim();
+  args.outputs = geometry_.channels() + geometry_.hidden_size;
+  args.embed = geometry_.embed_dim;
+  args.out = y_.As<uint16_t>();
+  return DeviceMicroseconds(rounds, [&](uint32_t round, cudaStream_t stream) {
+    args.weights = layers_[round % kWeightCopies].pointers().key_value;
+    Check(cuda::LaunchProjectFew(args, tokens, multiprocessors_, stream), "project_few");
   });
 }
 

@@ -40,11 +40,14 @@ class Floors {
   void TuneGemm();
   // Gather, gate and conv of one segment of `tokens`, FP32 highway not in place.
   double OtherKernels(uint32_t tokens, uint32_t rounds);
+  // Gather and projection of up to four tokens in one kernel.
+  double ProjectFew(uint32_t tokens, uint32_t rounds);
 
  private:
   const Geometry geometry_;
   std::vector<cuda::LayerMemory> layers_;
   std::unique_ptr<cuda::KeyValueGemm> gemm_;
+  uint32_t multiprocessors_ = 1;
   uint32_t concurrent_items_ = 1;
   cuda::DeviceMemoryBlock rows_;       // BF16 table
   cuda::DeviceMemoryBlock e_;          // BF16 [max_tokens, E]

@@ -26,6 +26,7 @@ struct Settings {
   std::vector<uint32_t> tokens = {1, 7, 64, 512, 2048, 8192};
   uint32_t rounds = 200;
   std::string json;
+  bool kernels_only = false;
 };
 
 std::vector<Bf16> RandomBf16(size_t count, float deviation, uint32_t seed) {
@@ -211,12 +212,32 @@ double CompareWithCpu(Load& load, const LayerWeights& weights, const std::vector
   return std::sqrt(difference / norm);
 }
 
+// Our kernels at a small odd shape and at the released one, without cuBLAS, for tools that watch every access.
+void RunKernels(const Settings& settings) {
+  Geometry small = Released();
+  small.hidden_size = 29;
+  small.embed_dim = 256;
+  for (const Geometry& geometry : {small, Released()}) {
+    Floors floors(geometry, {RandomWeights(geometry, 1)}, 2048, cuda::SumOrder::kInvariant);
+    for (uint32_t tokens : settings.tokens) {
+      const double rest = floors.OtherKernels(tokens, 1);
+      const double few = tokens <= cuda::kFewTokens ? floors.ProjectFew(tokens, 1) : 0;
+      std::printf("H %u, T %u: gather, gate and conv %.1f us, project_few %.1f us\n", geometry.hidden_size, tokens,
+                  rest, few);
+    }
+  }
+}
+
 int Main(const Settings& settings) {
   const uint32_t max_tokens = std::max(128u, *std::max_element(settings.tokens.begin(), settings.tokens.end()));
   const auto gpu = FindCudaGpu(0);
   if (!gpu.ok()) {
     std::fprintf(stderr, "skipped: %s\n", gpu.status().ToString().c_str());
     return 77;
+  }
+  if (settings.kernels_only) {
+    RunKernels(settings);
+    return 0;
   }
   nlohmann::json report = StartReport(gpu->name + ", " + Machine(), {{"rounds", settings.rounds}, {"dtype", "F32"}});
   std::vector<LayerWeights> weights;
@@ -279,6 +300,7 @@ int main(int argc, char** argv) {
   app.add_option("--tokens", settings.tokens, "batch sizes")->delimiter(',')->capture_default_str();
   app.add_option("--rounds", settings.rounds, "measured rounds")->capture_default_str()->check(CLI::Range(1, 10000));
   app.add_option("--json", settings.json, "file for the result");
+  app.add_flag("--kernels-only", settings.kernels_only, "run our kernels a few times, without cuBLAS, and end");
   CLI11_PARSE(app, argc, argv);
   return pleiad::bench::Main(settings);
 }
