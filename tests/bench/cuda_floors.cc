@@ -101,15 +101,14 @@ Floors::Floors(const Geometry& geometry, const std::vector<LayerWeights>& weight
   int multiprocessors = 1;
   Check(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, 0), "cudaDeviceGetAttribute");
   multiprocessors_ = static_cast<uint32_t>(multiprocessors);
-  Check(cuda::PrepareGateConv(geometry.hidden_size, geometry.hc_count, geometry.conv_kernel_size,
-                              multiprocessors_, &concurrent_items_),
+  Check(cuda::PrepareGateConv(geometry.hidden_size, geometry.hc_count, geometry.conv_kernel_size, multiprocessors_,
+                              &concurrent_items_),
         "gate_conv");
   rows_ = RandomBf16(uint64_t{kTableTokens} * geometry.embed_dim, 11);
   e_ = RandomBf16(uint64_t{max_tokens} * geometry.embed_dim, 12);
   key_value_ = RandomBf16(max_tokens * width, 13);
   y_ = Made(cuda::AllocateDevice("output", max_tokens * width * sizeof(Bf16)));
-  gates_ = Made(
-      cuda::AllocateDevice("gates", uint64_t{max_tokens} * geometry.hc_count * sizeof(cuda::ChainGate)));
+  gates_ = Made(cuda::AllocateDevice("gates", uint64_t{max_tokens} * geometry.hc_count * sizeof(cuda::ChainGate)));
   Check(cudaMemset(gates_.data(), 0, gates_.size()), "cudaMemset");
   carry_ = RandomFloats((2 * geometry.state_len() + kRollback) * geometry.channels() * sizeof(float), 14);
 }

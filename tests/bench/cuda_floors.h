@@ -7,8 +7,8 @@
 #include <memory>
 #include <vector>
 
-#include "core/device/cuda/key_value_gemm.h"
 #include "core/device/cuda/kernels.h"
+#include "core/device/cuda/key_value_gemm.h"
 #include "core/device/cuda/layer_memory.h"
 #include "core/device/cuda/owners.h"
 #include "core/model/geometry.h"
@@ -32,8 +32,7 @@ class Floors {
  public:
   static constexpr uint32_t kWeightCopies = 4;
 
-  Floors(const Geometry& geometry, const std::vector<LayerWeights>& weights, uint32_t max_tokens,
-         cuda::SumOrder order);
+  Floors(const Geometry& geometry, const std::vector<LayerWeights>& weights, uint32_t max_tokens, cuda::SumOrder order);
 
   // The library's first choice, and after TuneGemm what is fastest of its choices.
   double Gemm(uint32_t tokens, uint32_t rounds);

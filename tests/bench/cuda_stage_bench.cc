@@ -75,8 +75,8 @@ class Load {
     auto device = CreateCudaDevice(options, std::move(weights));
     OrExit(device.status());
     device_ = *std::move(device);
-    OrExit(device_->WriteArena(Slot(0), absl::MakeConstSpan(reinterpret_cast<const std::byte*>(rows.data()),
-                                                            rows.size() * sizeof(Bf16))));
+    OrExit(device_->WriteArena(
+        Slot(0), absl::MakeConstSpan(reinterpret_cast<const std::byte*>(rows.data()), rows.size() * sizeof(Bf16))));
     const uint64_t largest = uint64_t{options.max_tokens} * options.geometry.channels() * sizeof(float);
     tensor_bytes_ = std::max(2 * largest, kRotateBytes);
     input_ = RandomFloats(tensor_bytes_, 21);
@@ -120,7 +120,7 @@ class Load {
   struct Times {
     double device_us = 0;  // of a batch, while others are enqueued before and behind it
     double wall_us = 0;
-    double idle = 0;   // share of the time in which the device had nothing to do
+    double idle = 0;      // share of the time in which the device had nothing to do
     double alone_us = 0;  // wall time of Run and Wait with nothing else in flight
   };
   // Batches enqueued as the engine does it: as many in flight as the device asks for. Medians of rows of kRow.
@@ -257,8 +257,8 @@ int Main(const Settings& settings) {
   std::printf("copy bandwidth %.0f GB/s, read and written\n\n", bandwidth / 1e9);
   report["copy_bytes_per_second"] = bandwidth;
   report["cpu_relative_l2"] = error;
-  std::printf("%6s %9s %9s %9s %9s %8s %10s %9s %6s %9s %9s %9s\n", "T", "stage us", "GEMM us", "untuned", "rest us", "of copy",
-              "each 1 us", "wall us", "idle", "alone us", "invar. us", "BF16 us");
+  std::printf("%6s %9s %9s %9s %9s %8s %10s %9s %6s %9s %9s %9s\n", "T", "stage us", "GEMM us", "untuned", "rest us",
+              "of copy", "each 1 us", "wall us", "idle", "alone us", "invar. us", "BF16 us");
   std::vector<double> first_choice;
   for (uint32_t tokens : settings.tokens) first_choice.push_back(floors.Gemm(tokens, settings.rounds / 2));
   floors.TuneGemm();
@@ -273,8 +273,8 @@ int Main(const Settings& settings) {
     const double each = tokens <= kCarries ? load.Measure(tokens, rounds, Cut::kOneTokenEach).device_us : 0;
     const double one_order = invariant.Measure(tokens, rounds).device_us;
     const double bf16 = load.Measure(tokens, rounds, Cut::kOneSegment, DType::kBf16).device_us;
-    std::printf("%6u %9.1f %9.1f %9.1f %9.1f %8.2f %10.1f %9.1f %6.3f %9.1f %9.1f %9.1f\n", tokens, stage.device_us, gemm,
-                first_choice[i], rest, share, each, stage.wall_us, stage.idle, stage.alone_us, one_order, bf16);
+    std::printf("%6u %9.1f %9.1f %9.1f %9.1f %8.2f %10.1f %9.1f %6.3f %9.1f %9.1f %9.1f\n", tokens, stage.device_us,
+                gemm, first_choice[i], rest, share, each, stage.wall_us, stage.idle, stage.alone_us, one_order, bf16);
     report["stage"].push_back({{"tokens", tokens},
                                {"us", stage.device_us},
                                {"gemm_us", gemm},

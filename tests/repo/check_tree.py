@@ -41,7 +41,7 @@ PACKAGES = {
     "zlib": (r"zlib\.h", ["core/rows", "core/model", "core/engine", "server", "client", "tests"]),
     "liburing": (r"liburing", ["core/rows", "tests"]),
     "oneDNN": (r"(oneapi/)?dnnl", ["core/device", "tests"]),
-    "CUDA": (r"cuda|cublas|cub/|cooperative_groups|nvtx3/|(driver|library|vector)_types\.h|mma\.h", ["core/device/cuda", "tests/gpu", "tests/bench"]),
+    "CUDA": (r"cuda|cublas|cub/|cooperative_groups|nvtx3/|(driver|library|vector)_types\.h|mma\.h", ["core/device/cuda", "tests/core/device/cuda", "tests/gpu", "tests/bench"]),
 }
 
 # (name, pattern, path prefixes it concerns, path prefixes that are free)

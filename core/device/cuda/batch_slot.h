@@ -21,7 +21,7 @@ struct BatchSlot {
   Event uploaded;  // on the upload stream
   Event begun;     // on the compute stream, with times
   Event computed;
-  Event done;      // on the download stream
+  Event done;  // on the download stream
 
   std::vector<std::vector<GraphExec>> graphs;  // [layers][buckets]; empty where they could not be made
 

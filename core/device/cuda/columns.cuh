@@ -22,8 +22,8 @@ __device__ inline Eight Widen(const uint4& h) {
 }
 
 __device__ inline Eight AsFloats(const uint4& a, const uint4& b) {
-  return {{__uint_as_float(a.x), __uint_as_float(a.y), __uint_as_float(a.z), __uint_as_float(a.w),
-           __uint_as_float(b.x), __uint_as_float(b.y), __uint_as_float(b.z), __uint_as_float(b.w)}};
+  return {{__uint_as_float(a.x), __uint_as_float(a.y), __uint_as_float(a.z), __uint_as_float(a.w), __uint_as_float(b.x),
+           __uint_as_float(b.y), __uint_as_float(b.z), __uint_as_float(b.w)}};
 }
 
 __device__ inline uint32_t RoundPair(float low, float high) {
@@ -31,8 +31,8 @@ __device__ inline uint32_t RoundPair(float low, float high) {
   return *reinterpret_cast<const uint32_t*>(&pair);
 }
 
-// A thread's columns of a row: `count` of 8, zeros behind. 8 or none, aligned to 16 bytes, with `vectors`; in odd shapes
-// element by element.
+// A thread's columns of a row: `count` of 8, zeros behind. 8 or none, aligned to 16 bytes, with `vectors`; in odd
+// shapes element by element.
 struct Columns {
   uint32_t count;
   bool vectors;

@@ -22,7 +22,8 @@ __device__ inline float* RingRowBack(const CarryMemory& carries, uint32_t carry,
 __device__ inline void CopyRow(const float* from, float* to, uint32_t width) {
   if (width % 4 == 0) {
     for (uint32_t i = threadIdx.x; i < width / 4; i += blockDim.x) {
-      reinterpret_cast<float4*>(to)[i] = from == nullptr ? float4{0, 0, 0, 0} : reinterpret_cast<const float4*>(from)[i];
+      reinterpret_cast<float4*>(to)[i] =
+          from == nullptr ? float4{0, 0, 0, 0} : reinterpret_cast<const float4*>(from)[i];
     }
   } else {
     for (uint32_t i = threadIdx.x; i < width; i += blockDim.x) to[i] = from == nullptr ? 0.0f : from[i];

@@ -109,8 +109,8 @@ absl::Status CudaDevice::Retire(const Work& work) {
 absl::Status CudaDevice::CheckBatch(const BatchPlan& plan) const {
   PLEIAD_RETURN_IF_ERROR(CheckPlan(options_, layers_.size(), TensorMemory::kDevice, plan));
   if (plan.fills.size() > options_.staging_rows) {
-    return absl::InternalError(absl::StrCat("plan: fills.size = ", plan.fills.size(), ": must be <= staging_rows = ",
-                                            options_.staging_rows));
+    return absl::InternalError(
+        absl::StrCat("plan: fills.size = ", plan.fills.size(), ": must be <= staging_rows = ", options_.staging_rows));
   }
   return absl::OkStatus();
 }
@@ -193,16 +193,15 @@ absl::Status CudaDevice::Enqueue(const BatchPlan& plan, BatchSlot& slot, Work* w
   return absl::OkStatus();
 }
 
-absl::Status CudaDevice::EnqueueUploads(const PlanImageLayout& layout, const PlanImageCounts& counts,
-                                        BatchSlot& slot) {
+absl::Status CudaDevice::EnqueueUploads(const PlanImageLayout& layout, const PlanImageCounts& counts, BatchSlot& slot) {
   if (counts.uploads > counts.fills && last_batch_ != nullptr) {
     // A bypassed row may be one that the batch before still gathers.
     PLEIAD_RETURN_IF_ERROR(
         ToStatus(cudaStreamWaitEvent(upload_.get(), last_batch_->computed.get(), 0), "cudaStreamWaitEvent"));
   }
-  PLEIAD_RETURN_IF_ERROR(ToStatus(cudaMemcpyAsync(slot.device_image.data(), slot.image.data(), counts.bytes,
-                                                  cudaMemcpyHostToDevice, upload_.get()),
-                                  "cudaMemcpyAsync of the plan"));
+  PLEIAD_RETURN_IF_ERROR(ToStatus(
+      cudaMemcpyAsync(slot.device_image.data(), slot.image.data(), counts.bytes, cudaMemcpyHostToDevice, upload_.get()),
+      "cudaMemcpyAsync of the plan"));
   CopyRowsArgs rows;
   rows.pairs = reinterpret_cast<const RowPair*>(slot.device_image.data() + layout.pairs);
   rows.count = counts.uploads;
@@ -230,8 +229,7 @@ GatherArgs CudaDevice::GatherFrom(const BatchSlot& slot, const PlanImageLayout& 
 }
 
 bool CudaDevice::ProjectsFew(uint32_t tokens) const {
-  return !options_.batch_invariant &&
-         CanProjectFew(tokens, options_.geometry.embed_dim, options_.geometry.head_dim());
+  return !options_.batch_invariant && CanProjectFew(tokens, options_.geometry.embed_dim, options_.geometry.head_dim());
 }
 
 absl::Status CudaDevice::EnqueueProjection(const BatchSlot& slot, LayerOrdinal layer, const PlanImageLayout& layout,
@@ -245,8 +243,7 @@ absl::Status CudaDevice::EnqueueProjection(const BatchSlot& slot, LayerOrdinal l
     args.outputs = options_.geometry.channels() + options_.geometry.hidden_size;
     args.embed = options_.geometry.embed_dim;
     args.out = key_value_.As<uint16_t>();
-    return ToStatus(LaunchProjectFew(args, sizes.tokens, multiprocessors_, compute_.get()),
-                    "launch of the projection");
+    return ToStatus(LaunchProjectFew(args, sizes.tokens, multiprocessors_, compute_.get()), "launch of the projection");
   }
   gather.out = embeddings_.As<uint16_t>();
   gather.moves = reinterpret_cast<const UndoMove*>(slot.device_image.data() + layout.moves);
@@ -308,9 +305,9 @@ absl::StatusOr<Ticket> CudaDevice::WriteCarry(const CarryWrite& write) {
 absl::Status CudaDevice::EnqueueReadCarry(const CarryRead& read, Work* work) {
   CarryIo::Place& place = carry_io_.at(work->place);
   const uint32_t valid = std::min(read.ring.valid, carries_.state_len);
-  PLEIAD_RETURN_IF_ERROR(ToStatus(
-      LaunchReadCarry(carries_, read.carry.value(), read.ring.cursor, valid, place.rows, compute_.get()),
-      "launch of a carry's read"));
+  PLEIAD_RETURN_IF_ERROR(
+      ToStatus(LaunchReadCarry(carries_, read.carry.value(), read.ring.cursor, valid, place.rows, compute_.get()),
+               "launch of a carry's read"));
   work->done = place.done.get();
   return ToStatus(cudaEventRecord(work->done, compute_.get()), "cudaEventRecord");
 }

@@ -87,7 +87,8 @@ class CudaDevice : public Device {
                                  const StageSizes& sizes);
   // Whether gather and projection of a batch are one kernel, which does no undo moves.
   bool ProjectsFew(uint32_t tokens) const;
-  GatherArgs GatherFrom(const BatchSlot& slot, const PlanImageLayout& layout, LayerOrdinal layer, uint32_t tokens) const;
+  GatherArgs GatherFrom(const BatchSlot& slot, const PlanImageLayout& layout, LayerOrdinal layer,
+                        uint32_t tokens) const;
   // Null: none.
   cudaGraphExec_t FindGraph(const BatchSlot& slot, LayerOrdinal layer, uint32_t tokens) const;
   absl::Status EnqueueReadCarry(const CarryRead& read, Work* work);

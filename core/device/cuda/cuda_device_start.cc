@@ -93,8 +93,8 @@ absl::Status CudaDevice::AllocateStage() {
   PLEIAD_ASSIGN_OR_RETURN(embeddings_, AllocateDevice("scratch of embeddings",
                                                       uint64_t{scratch_tokens_} * geometry.embed_dim * sizeof(Bf16)));
   PLEIAD_ASSIGN_OR_RETURN(
-      key_value_, AllocateDevice("scratch of keys and values",
-                                 scratch_tokens_ * (channels + geometry.hidden_size) * sizeof(Bf16)));
+      key_value_,
+      AllocateDevice("scratch of keys and values", scratch_tokens_ * (channels + geometry.hidden_size) * sizeof(Bf16)));
   PLEIAD_ASSIGN_OR_RETURN(
       gates_, AllocateDevice("scratch of gates", uint64_t{scratch_tokens_} * geometry.hc_count * sizeof(ChainGate)));
   PLEIAD_RETURN_IF_ERROR(ToStatus(cudaMemset(gates_.data(), 0, gates_.size()), "cudaMemset"));
@@ -106,21 +106,20 @@ absl::Status CudaDevice::AllocateStage() {
                                      key_value_.As<uint16_t>(), compute_.get()));
 
   int multiprocessors = 0;
-  PLEIAD_RETURN_IF_ERROR(ToStatus(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount,
-                                                         static_cast<int>(options_.cuda_ordinal)),
-                                  "cudaDeviceGetAttribute"));
+  PLEIAD_RETURN_IF_ERROR(ToStatus(
+      cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, static_cast<int>(options_.cuda_ordinal)),
+      "cudaDeviceGetAttribute"));
   shape_.geometry = geometry;
   shape_.rollback_tokens = options_.rollback_tokens;
   shape_.staging_rows = options_.staging_rows;
   shape_.carries = options_.carries;
-  PLEIAD_RETURN_IF_ERROR(
-      ToStatus(PrepareGateConv(geometry.hidden_size, geometry.hc_count, geometry.conv_kernel_size,
-                               static_cast<uint32_t>(multiprocessors), &shape_.concurrent_items),
-               "preparing gate and conv"));
+  PLEIAD_RETURN_IF_ERROR(ToStatus(PrepareGateConv(geometry.hidden_size, geometry.hc_count, geometry.conv_kernel_size,
+                                                  static_cast<uint32_t>(multiprocessors), &shape_.concurrent_items),
+                                  "preparing gate and conv"));
   int major = 0;
-  PLEIAD_RETURN_IF_ERROR(ToStatus(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor,
-                                                         static_cast<int>(options_.cuda_ordinal)),
-                                  "cudaDeviceGetAttribute"));
+  PLEIAD_RETURN_IF_ERROR(ToStatus(
+      cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, static_cast<int>(options_.cuda_ordinal)),
+      "cudaDeviceGetAttribute"));
   early_start_ = major >= 9 ? 1 : 0;
   multiprocessors_ = static_cast<uint32_t>(multiprocessors);
   for (BatchSlot& slot : slots_) {
@@ -154,8 +153,8 @@ void CudaDevice::CaptureGraphs() {
 }
 
 absl::StatusOr<GraphExec> CudaDevice::Capture(BatchSlot& slot, LayerOrdinal layer, uint32_t tokens) {
-  PLEIAD_RETURN_IF_ERROR(ToStatus(cudaStreamBeginCapture(compute_.get(), cudaStreamCaptureModeThreadLocal),
-                                  "cudaStreamBeginCapture"));
+  PLEIAD_RETURN_IF_ERROR(
+      ToStatus(cudaStreamBeginCapture(compute_.get(), cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture"));
   absl::Status status = EnqueueStage(slot, layer, PlanImageLayout(shape_, kGraphTokens), {tokens, tokens, tokens});
   cudaGraph_t captured = nullptr;
   status.Update(ToStatus(cudaStreamEndCapture(compute_.get(), &captured), "cudaStreamEndCapture"));
@@ -189,8 +188,8 @@ void CudaDevice::Describe() {
   info_.memory.staging = staging_.size();
   info_.memory.carries = carry_rows_.size();
   for (const LayerMemory& layer : layers_) info_.memory.weights += layer.bytes();
-  info_.memory.scratch = device_staging_.size() + embeddings_.size() + key_value_.size() + gates_.size() +
-                         gemm_->workspace_bytes();
+  info_.memory.scratch =
+      device_staging_.size() + embeddings_.size() + key_value_.size() + gates_.size() + gemm_->workspace_bytes();
   info_.memory.pinned = carry_io_.pinned_bytes();
   for (const BatchSlot& slot : slots_) {
     info_.memory.scratch += slot.device_image.size() + slot.tensors.device_bytes();

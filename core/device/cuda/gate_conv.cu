@@ -13,9 +13,8 @@
 // Every sum over H has one order, fixed by the thread mapping: the batch around a token does not change its bits.
 //
 // This kernel takes any shape; gate_conv_fast.cu does the released model's.
-#include "core/device/cuda/gate_conv.cuh"
-
 #include "core/device/cuda/block_sums.cuh"
+#include "core/device/cuda/gate_conv.cuh"
 
 namespace pleiad::cuda {
 namespace {
@@ -194,10 +193,9 @@ cudaError_t LaunchGateConv(const GateConvArgs& args, uint32_t max_items, cudaStr
 cudaError_t PrepareGateConv(uint32_t hidden, uint32_t streams, uint32_t taps, uint32_t multiprocessors,
                             uint32_t* concurrent_items) {
   int blocks = 0;
-  const cudaError_t error =
-      Fast(hidden, taps) ? PrepareGateConvFast(&blocks)
-                         : cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, KernelFor(taps),
-                                                                         static_cast<int>(ThreadsFor(hidden)), 0);
+  const cudaError_t error = Fast(hidden, taps) ? PrepareGateConvFast(&blocks)
+                                               : cudaOccupancyMaxActiveBlocksPerMultiprocessor(
+                                                     &blocks, KernelFor(taps), static_cast<int>(ThreadsFor(hidden)), 0);
   const uint32_t items = multiprocessors * static_cast<uint32_t>(blocks) / streams;
   *concurrent_items = items > 0 ? items : 1;
   return error;

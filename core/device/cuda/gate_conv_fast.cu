@@ -1,10 +1,11 @@
-// gate_conv for four taps and streams of up to 2560 columns, a multiple of 8: the same work as gate_conv.cu, arranged
+// gate_conv for four taps and streams of up to 2560 columns, a multiple of 256: the same work as gate_conv.cu, arranged
 // so that memory never waits.
 //
-// A warp has 256 columns. Its lanes copy them to shared memory in 16-byte pieces side by side, kStages tokens ahead;
-// then lane i works on columns 4i to 4i + 3 of either half, so that FP32 goes in and out 16 bytes a lane, side by side
-// too. The sums of a token are made while the token before it goes through its conv, with one barrier a token. Tokens
-// whose scalars the next item of the chain needs come first, for their scalars alone, which are kept for their conv.
+// A warp has 256 columns. Its lanes copy them to shared memory in 16-byte pieces side by side, some tokens ahead; then
+// lane i works on columns 4i to 4i + 3 of either half, so that FP32 goes in and out 16 bytes a lane, side by side too.
+// A token's sums are begun two tokens before its conv and finished by one warp in turn; warps wait for one another only
+// where these two hand over, and hardly there.
+// Tokens whose scalars the next item of the chain needs come first, for their scalars alone.
 #include "core/device/cuda/block_sums.cuh"
 #include "core/device/cuda/columns.cuh"
 #include "core/device/cuda/gate_conv.cuh"
@@ -12,12 +13,10 @@
 namespace pleiad::cuda {
 namespace {
 
-constexpr uint32_t kThreads = kFastHidden / kColumns;
-constexpr uint32_t kWarps = kThreads / 32;
-constexpr uint32_t kStages = 3;
+constexpr uint32_t kMaxThreads = kFastHidden / kColumns;
+constexpr uint32_t kStages = 4;
 constexpr int kTaps = 4;
 constexpr int kPast = kTaps - 1;
-
 constexpr uint32_t kHalf = 128;  // columns of half a warp's share
 
 // Rows of one token and stream, as in memory.
@@ -31,59 +30,77 @@ struct Shared {
   Stage stages[kStages];
   float norm_key_query[kFastHidden];
   float norm_conv[kFastHidden];
-  float4 sums[2][kWarps];
-  Gate known[kPast];  // of the item's last tokens, once they are handed on
+  float4 sums[4][kMaxThreads / 32];
+  Gate gates[2];
+  uint64_t sums_ready[2];  // mbarriers: all warps have begun a token's sums
+  uint64_t gate_ready[2];  // one warp has finished them
 };
 
-// Columns `column` on and kHalf further; those at or past `width` read as zeros. Rows are multiples of 8 columns.
-__device__ uint4 LoadHalvesBf16(const uint16_t* row, uint32_t column, uint32_t width) {
-  uint2 low{0, 0};
-  uint2 high{0, 0};
-  if (column < width) low = *reinterpret_cast<const uint2*>(row + column);
-  if (column + kHalf < width) high = *reinterpret_cast<const uint2*>(row + column + kHalf);
+// Columns of this thread: `row` points at the first, the others lie kHalf further.
+__device__ uint4 LoadHalves(const uint16_t* row) {
+  const uint2 low = *reinterpret_cast<const uint2*>(row);
+  const uint2 high = *reinterpret_cast<const uint2*>(row + kHalf);
   return {low.x, low.y, high.x, high.y};
 }
 
-__device__ void LoadHalvesF32(const float* row, uint32_t column, uint32_t width, uint4& low, uint4& high) {
-  low = high = uint4{0, 0, 0, 0};
-  if (column < width) low = *reinterpret_cast<const uint4*>(row + column);
-  if (column + kHalf < width) high = *reinterpret_cast<const uint4*>(row + column + kHalf);
+__device__ Eight LoadHalves(const float* row) {
+  return AsFloats(*reinterpret_cast<const uint4*>(row), *reinterpret_cast<const uint4*>(row + kHalf));
 }
 
-__device__ void StoreHalvesF32(float* row, uint32_t column, uint32_t width, const Eight& value) {
-  if (column < width) {
-    __stcs(reinterpret_cast<float4*>(row + column), float4{value.v[0], value.v[1], value.v[2], value.v[3]});
-  }
-  if (column + kHalf < width) {
-    __stcs(reinterpret_cast<float4*>(row + column + kHalf), float4{value.v[4], value.v[5], value.v[6], value.v[7]});
-  }
+__device__ void StoreHalves(float* row, const Eight& value) {
+  __stcs(reinterpret_cast<float4*>(row), float4{value.v[0], value.v[1], value.v[2], value.v[3]});
+  __stcs(reinterpret_cast<float4*>(row + kHalf), float4{value.v[4], value.v[5], value.v[6], value.v[7]});
 }
 
-__device__ void StoreHalvesBf16(uint16_t* row, uint32_t column, uint32_t width, const Eight& value) {
-  if (column < width) {
-    __stcs(reinterpret_cast<uint2*>(row + column),
-           uint2{RoundPair(value.v[0], value.v[1]), RoundPair(value.v[2], value.v[3])});
-  }
-  if (column + kHalf < width) {
-    __stcs(reinterpret_cast<uint2*>(row + column + kHalf),
-           uint2{RoundPair(value.v[4], value.v[5]), RoundPair(value.v[6], value.v[7])});
-  }
+__device__ void StoreHalves(uint16_t* row, const Eight& value) {
+  __stcs(reinterpret_cast<uint2*>(row), uint2{RoundPair(value.v[0], value.v[1]), RoundPair(value.v[2], value.v[3])});
+  __stcs(reinterpret_cast<uint2*>(row + kHalf),
+         uint2{RoundPair(value.v[4], value.v[5]), RoundPair(value.v[6], value.v[7])});
 }
+
+__device__ uint32_t SharedAddress(const void* p) { return static_cast<uint32_t>(__cvta_generic_to_shared(p)); }
 
 __device__ void CopyAsync(void* to, const void* from) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(static_cast<uint32_t>(__cvta_generic_to_shared(to))),
-               "l"(from)
-               : "memory");
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(SharedAddress(to)), "l"(from) : "memory");
 }
 
 __device__ void Commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
+__device__ void InitBarrier(uint64_t* barrier, uint32_t arrivals) {
+  asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(SharedAddress(barrier)), "r"(arrivals) : "memory");
+}
+
+// What this thread wrote is seen by whoever has waited.
+__device__ void Arrive(uint64_t* barrier) {
+  asm volatile("{.reg .b64 state; mbarrier.arrive.shared.b64 state, [%0];}" ::"r"(SharedAddress(barrier)) : "memory");
+}
+
+// For the end of a phase: `parity` 0 is the first, 1 the second, and so on in turn.
+__device__ void AwaitPhase(uint64_t* barrier, uint32_t parity) {
+  uint32_t done = 0;
+  while (done == 0) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("{.reg .pred p; mbarrier.try_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p;}"
+                 : "=r"(done)
+                 : "r"(SharedAddress(barrier)), "r"(parity)
+                 : "memory");
+#else
+    asm volatile("{.reg .pred p; mbarrier.test_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p;}"
+                 : "=r"(done)
+                 : "r"(SharedAddress(barrier)), "r"(parity)
+                 : "memory");
+#endif
+  }
+}
+
+// This warp's copies but the last kPending groups have come, for all its lanes.
 template <int kPending>
 __device__ void AwaitAllBut() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
+  __syncwarp();
 }
 
-__global__ void __launch_bounds__(kThreads, 2) GateConvFast(const GateConvArgs args) {
+__global__ void __launch_bounds__(kMaxThreads, 2) GateConvFast(const GateConvArgs args) {
   extern __shared__ uint4 memory[];
   Shared& shared = *reinterpret_cast<Shared*>(memory);
   const uint32_t index = blockIdx.x / args.streams;
@@ -93,48 +110,55 @@ __global__ void __launch_bounds__(kThreads, 2) GateConvFast(const GateConvArgs a
   const ChainItem item = args.items[index];
   if (index >= header.num_items) return;
 
-  const uint32_t thread = threadIdx.x;
-  const uint32_t lane = thread % 32;
-  const uint32_t hidden = args.hidden;
-  const uint32_t channels = args.streams * hidden;
-  const uint32_t kv_width = channels + hidden;
-  const uint32_t share = thread / 32 * 2 * kHalf;  // the warp's first column
-  const uint32_t column = share + 4 * lane;        // this thread's, and kHalf further
-  const uint32_t at = stream * hidden;             // of a row of width C
+  if (threadIdx.x == 0) {
+    for (uint64_t& barrier : shared.sums_ready) InitBarrier(&barrier, args.hidden / (2 * kHalf));
+    for (uint64_t& barrier : shared.gate_ready) InitBarrier(&barrier, 1);
+  }
+  __syncthreads();
+
+  const uint32_t warp = threadIdx.x / 32;
+  const uint32_t lane = threadIdx.x % 32;
+  const uint32_t warps = args.hidden / (2 * kHalf);
+  const uint32_t channels = args.streams * args.hidden;
+  const uint32_t kv_width = channels + args.hidden;
+  const uint32_t share = warp * 2 * kHalf;   // the warp's first column
+  const uint32_t column = share + 4 * lane;  // this thread's, and kHalf further
+  const uint32_t eight = share + 8 * lane;   // of a piece of 16 bytes of BF16
+  const uint32_t at = stream * args.hidden;  // of a row of width C
 
   // All that does not come from the projection is asked for before it is waited for, and used after.
-  const auto copy_row = [&](float* to, const float* from) {
-    if (column < hidden) CopyAsync(to + column, from + column);
-    if (column + kHalf < hidden) CopyAsync(to + column + kHalf, from + column + kHalf);
+  const auto copy_floats = [&](float* to, const float* from) {
+    CopyAsync(to + column, from + column);
+    CopyAsync(to + column + kHalf, from + column + kHalf);
   };
-  copy_row(shared.norm_key_query, args.layer.norm_key_query + at);
-  copy_row(shared.norm_conv, args.layer.norm_conv + at);
-  Commit();
+  copy_floats(shared.norm_key_query, args.layer.norm_key_query + at);
+  copy_floats(shared.norm_conv, args.layer.norm_conv + at);
   uint4 taps[kTaps];
 #pragma unroll
-  for (int j = 0; j < kTaps; ++j) taps[j] = LoadHalvesBf16(args.layer.taps + j * channels + at, column, hidden);
-
-  const bool input_bf16 = (item.flags & kInputBf16) != 0;
-  const bool output_bf16 = (item.flags & kOutputBf16) != 0;
-  const bool spread = (item.flags & kSpread) != 0;
-  const uint32_t input_size = input_bf16 ? 2 : 4;
-  const uint32_t output_size = output_bf16 ? 2 : 4;
-  const uint64_t input_row = uint64_t{channels} * (spread ? 4 : input_size);
-  const uint64_t output_row = uint64_t{channels} * (spread ? 4 : output_size);
-  const uint64_t input = item.input + at * (spread ? 4 : input_size);
-  const uint64_t output = item.output + at * (spread ? 4 : output_size);
-  const uint16_t* const kv = args.key_value + uint64_t{item.first_token} * kv_width;
-
+  for (int j = 0; j < kTaps; ++j) taps[j] = LoadHalves(args.layer.taps + j * channels + at + column);
   // Rows of the steps before; those of this batch follow below. past[j] lies j + 1 dilations back.
   Eight past[kPast];
 #pragma unroll
   for (int j = 0; j < kPast; ++j) {
-    uint4 low{0, 0, 0, 0};
-    uint4 high{0, 0, 0, 0};
+    past[j] = Eight{};
     if (const float* row = CarryRow(args.carries, item, (j + 1) * args.dilation); row != nullptr) {
-      LoadHalvesF32(row + at, column, hidden, low, high);
+      past[j] = LoadHalves(row + at + column);
     }
-    past[j] = AsFloats(low, high);
+  }
+
+  const bool input_bf16 = (item.flags & kInputBf16) != 0;
+  const bool output_bf16 = (item.flags & kOutputBf16) != 0;
+  const bool spread = (item.flags & kSpread) != 0;
+  const uint32_t input_size = spread || !input_bf16 ? 4 : 2;
+  const uint32_t output_size = spread || !output_bf16 ? 4 : 2;
+  const uint64_t input = item.input + at * input_size + (input_bf16 ? eight * 2 : column * 4);
+  const uint64_t output = item.output + at * output_size + column * (output_bf16 ? 2 : 4);
+  const uint16_t* const kv = args.key_value + uint64_t{item.first_token} * kv_width;
+  if (item.input == 0) {
+    for (Stage& stage : shared.stages) {
+      for (uint32_t i = lane; i < 2 * kHalf; i += 32) stage.highway[share + i] = 0;
+    }
+    __syncwarp();
   }
 
   // What the projection wrote is read from here on.
@@ -149,62 +173,37 @@ __global__ void __launch_bounds__(kThreads, 2) GateConvFast(const GateConvArgs a
   const auto local_of = [&](uint32_t turn) {
     return item.local + (turn < ahead ? item.count - ahead + turn : turn - ahead) * args.dilation;
   };
-  // The last turns' scalars are known from the first.
-  const auto known = [&](uint32_t turn) { return turn >= item.count && turn >= ahead; };
-  // The warp's columns of a turn's rows; lanes take pieces of 16 bytes in turn.
-  const auto fetch = [&](uint32_t turn, Stage& stage) {
+  const auto fetch = [&](uint32_t turn) {
     if (turn < turns) {
+      Stage& stage = shared.stages[turn % kStages];
       const uint32_t local = local_of(turn);
       const uint16_t* row = kv + uint64_t{local} * kv_width;
-      const uint32_t eight = share + 8 * lane;
-      if (eight < hidden) {
-        if (!known(turn)) CopyAsync(&stage.key[eight], row + at + eight);
-        CopyAsync(&stage.value[eight], row + channels + eight);
-      }
+      CopyAsync(&stage.key[eight], row + at + eight);
+      CopyAsync(&stage.value[eight], row + channels + eight);
       if (item.input != 0) {
-        const uint64_t from = input + local * input_row;
+        const uint64_t from = input + uint64_t{local} * (channels * input_size);
         if (input_bf16) {
-          auto* to = reinterpret_cast<uint16_t*>(&stage.highway[share]);
-          if (eight < hidden) CopyAsync(to + 8 * lane, reinterpret_cast<const uint16_t*>(from) + eight);
+          CopyAsync(reinterpret_cast<uint16_t*>(&stage.highway[share]) + 8 * lane, reinterpret_cast<void*>(from));
         } else {
-          copy_row(stage.highway, reinterpret_cast<const float*>(from));
+          CopyAsync(&stage.highway[column], reinterpret_cast<const float*>(from));
+          CopyAsync(&stage.highway[column + kHalf], reinterpret_cast<const float*>(from) + kHalf);
         }
       }
     }
     Commit();
   };
-  const auto floats_of = [&](const float* row) {
-    uint4 low;
-    uint4 high;
-    LoadHalvesF32(row, column, kFastHidden, low, high);
-    return AsFloats(low, high);
-  };
   const auto highway = [&](const Stage& stage) {
     if (input_bf16) {
-      return Widen(LoadHalvesBf16(reinterpret_cast<const uint16_t*>(&stage.highway[share]), 4 * lane, 2 * kHalf));
+      return Widen(LoadHalves(reinterpret_cast<const uint16_t*>(&stage.highway[share]) + 4 * lane));
     }
-    return floats_of(stage.highway);
+    return LoadHalves(&stage.highway[column]);
   };
-  const auto value_of = [&](const Stage& stage) { return LoadHalvesBf16(stage.value, column, kFastHidden); };
-  // Columns and tensors that are not there read as zeros.
-  if (item.input == 0 || share + 2 * kHalf > hidden) {
-    for (uint32_t i = hidden + lane; i < share + 2 * kHalf; i += 32) {
-      if (i >= share) shared.norm_key_query[i] = shared.norm_conv[i] = 0;
-    }
-    for (Stage& stage : shared.stages) {
-      for (uint32_t i = lane; i < 2 * kHalf; i += 32) {
-        if (share + i >= hidden) stage.key[share + i] = stage.value[share + i] = 0;
-        stage.highway[share + i] = 0;
-      }
-    }
-    __syncwarp();
-  }
-  const auto begin_sums = [&](uint32_t turn, const Stage& stage) {
-    if (known(turn)) return;
-    const Eight k = Widen(LoadHalvesBf16(stage.key, column, kFastHidden));
-    const Eight v = Widen(value_of(stage));
+  const auto begin_sums = [&](uint32_t turn) {
+    const Stage& stage = shared.stages[turn % kStages];
+    const Eight k = Widen(LoadHalves(&stage.key[column]));
+    const Eight v = Widen(LoadHalves(&stage.value[column]));
     const Eight q = highway(stage);
-    const Eight norm = floats_of(shared.norm_key_query);
+    const Eight norm = LoadHalves(&shared.norm_key_query[column]);
     float4 part{0, 0, 0, 0};
 #pragma unroll
     for (uint32_t i = 0; i < kColumns; ++i) {
@@ -213,32 +212,53 @@ __global__ void __launch_bounds__(kThreads, 2) GateConvFast(const GateConvArgs a
       part.z += k.v[i] * q.v[i] * norm.v[i];
       part.w += v.v[i] * v.v[i];
     }
-    WarpSums(part, shared.sums[turn % 2]);
+    WarpSums(part, shared.sums[turn % 4]);
+    __syncwarp();
+    if (lane == 0) Arrive(&shared.sums_ready[turn % 2]);
   };
   ChainGate* const gates = args.gates + uint64_t{item.first_token} * args.streams + stream;
+  // By a whole warp. Nobody overwrites these sums, nor the scalars they become, before all have read them: what would
+  // needs sums that every warp begins later than it reads.
   const auto end_sums = [&](uint32_t turn) {
-    // Written before the barrier of the turn `ahead`, which is never a known one.
-    if (known(turn)) return shared.known[turn - item.count];
-    __syncthreads();
-    const Gate gate = GateOf(SumsOfWarps(shared.sums[turn % 2], kWarps), args);
-    if (followed && (turn < ahead || (turn == ahead && item.count <= kPast)) && thread == 0) {
+    AwaitPhase(&shared.sums_ready[turn % 2], turn / 2 % 2);
+    const Gate gate = GateOf(SumsOfWarps(shared.sums[turn % 4], warps), args);
+    if (lane == 0 && followed && (turn < ahead || (turn == ahead && item.count <= kPast))) {
       Publish(gates + uint64_t{local_of(turn)} * args.streams, gate.gr, header.stamp);
-      if (turn < ahead) shared.known[turn] = gate;
     }
     return gate;
   };
+  uint32_t finisher = 0;
+  const auto end_sums_for_all = [&](uint32_t turn) {
+    if (turn < turns && warp == finisher) {
+      const Gate gate = end_sums(turn);
+      if (lane == 0) {
+        shared.gates[turn % 2] = gate;
+        Arrive(&shared.gate_ready[turn % 2]);
+      }
+    }
+    finisher = finisher + 1 == warps ? 0 : finisher + 1;
+  };
 
-  for (uint32_t turn = 0; turn < kStages; ++turn) fetch(turn, shared.stages[turn]);
+  for (uint32_t turn = 0; turn < kStages; ++turn) fetch(turn);
   AwaitAllBut<kStages - 1>();
-  __syncwarp();
-  begin_sums(0, shared.stages[0]);
+  begin_sums(0);
+  AwaitAllBut<kStages - 2>();
+  if (turns > 1) begin_sums(1);
+  // The first scalars are wanted at once: every warp finishes them for itself.
   Gate gate = end_sums(0);
-  const auto take_turn = [&](uint32_t turn, Stage& stage, const Stage& next) {
-    AwaitAllBut<kStages - 2>();
-    __syncwarp();
-    if (turn + 1 < turns) begin_sums(turn + 1, next);
+  if (threadIdx.x == 0) Arrive(&shared.gate_ready[0]);
+  end_sums_for_all(1);
+#pragma unroll 1
+  for (uint32_t turn = 0; turn < turns; ++turn) {
+    if (turn > 0) {
+      AwaitPhase(&shared.gate_ready[turn % 2], turn / 2 % 2);
+      gate = shared.gates[turn % 2];
+    }
+    AwaitAllBut<kStages - 3>();
+    if (turn + 2 < turns) begin_sums(turn + 2);
     if (turn >= ahead) {
-      const Eight norm = floats_of(shared.norm_conv);
+      const Stage& stage = shared.stages[turn % kStages];
+      const Eight norm = LoadHalves(&shared.norm_conv[column]);
       if (turn == ahead) {
 #pragma unroll
         for (int j = 0; j < kPast; ++j) {
@@ -246,12 +266,11 @@ __global__ void __launch_bounds__(kThreads, 2) GateConvFast(const GateConvArgs a
           if (back > item.local) continue;
           const uint32_t before = item.local - back;
           const float gr = Await(gates + uint64_t{before} * args.streams, header.stamp);
-          const uint4 value = LoadHalvesBf16(kv + uint64_t{before} * kv_width + channels, column, hidden);
-          past[j] = ConvRow(Widen(value), gr, norm);
+          past[j] = ConvRow(Widen(LoadHalves(kv + uint64_t{before} * kv_width + channels + column)), gr, norm);
         }
       }
       const uint32_t local = local_of(turn);
-      const Eight v = Widen(value_of(stage));
+      const Eight v = Widen(LoadHalves(&stage.value[column]));
       const Eight x = ConvRow(v, gate.gr, norm);
       Eight out = Delta<kTaps>(taps, past, x, v, gate.g);
       if ((item.flags & kAddHighway) != 0) {
@@ -259,30 +278,21 @@ __global__ void __launch_bounds__(kThreads, 2) GateConvFast(const GateConvArgs a
 #pragma unroll
         for (uint32_t e = 0; e < kColumns; ++e) out.v[e] = q.v[e] + out.v[e];
       }
-      const uint64_t to = output + local * output_row;
+      const uint64_t to = output + uint64_t{local} * (channels * output_size);
       if (output_bf16) {
-        StoreHalvesBf16(reinterpret_cast<uint16_t*>(to), column, hidden, out);
+        StoreHalves(reinterpret_cast<uint16_t*>(to), out);
       } else {
-        StoreHalvesF32(reinterpret_cast<float*>(to), column, hidden, out);
+        StoreHalves(reinterpret_cast<float*>(to), out);
       }
-      if (float* row = RingRow(args.carries, item, local); row != nullptr) {
-        StoreHalvesF32(row + at, column, hidden, x);
-      }
+      if (float* row = RingRow(args.carries, item, local); row != nullptr) StoreHalves(row + at + column, x);
 #pragma unroll
       for (int j = kPast - 1; j > 0; --j) past[j] = past[j - 1];
       past[0] = x;
     }
     // All lanes have read what the copies replace.
     __syncwarp();
-    fetch(turn + kStages, stage);
-    if (turn + 1 < turns) gate = end_sums(turn + 1);
-  };
-  uint32_t now = 0;  // turn % kStages
-#pragma unroll 1
-  for (uint32_t turn = 0; turn < turns; ++turn) {
-    const uint32_t next = now + 1 == kStages ? 0 : now + 1;
-    take_turn(turn, shared.stages[now], shared.stages[next]);
-    now = next;
+    fetch(turn + kStages);
+    end_sums_for_all(turn + 2);
   }
 }
 
@@ -295,7 +305,7 @@ cudaError_t LaunchGateConvFast(const GateConvArgs& args, uint32_t max_items, cud
   attribute.val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config = {};
   config.gridDim = dim3(max_items * args.streams);
-  config.blockDim = dim3(kThreads);
+  config.blockDim = dim3(args.hidden / kColumns);
   config.dynamicSmemBytes = sizeof(Shared);
   config.stream = stream;
   config.attrs = &attribute;
@@ -307,7 +317,7 @@ cudaError_t PrepareGateConvFast(int* blocks_per_multiprocessor) {
   const cudaError_t error =
       cudaFuncSetAttribute(GateConvFast, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(Shared));
   if (error != cudaSuccess) return error;
-  return cudaOccupancyMaxActiveBlocksPerMultiprocessor(blocks_per_multiprocessor, GateConvFast, kThreads,
+  return cudaOccupancyMaxActiveBlocksPerMultiprocessor(blocks_per_multiprocessor, GateConvFast, kMaxThreads,
                                                        sizeof(Shared));
 }
 

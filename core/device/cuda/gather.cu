@@ -17,7 +17,8 @@ __global__ void __launch_bounds__(kThreads) Gather(const GatherArgs args, uint32
   const uint32_t gather_blocks = gridDim.x - move_blocks;
   if (blockIdx.x >= gather_blocks) {
     const uint32_t places = args.header->num_moves * args.carries.state_len;
-    for (uint32_t i = blockIdx.x - gather_blocks; i < places; i += move_blocks) MoveUndoRow(args.moves, i, args.carries);
+    for (uint32_t i = blockIdx.x - gather_blocks; i < places; i += move_blocks)
+      MoveUndoRow(args.moves, i, args.carries);
     return;
   }
   __shared__ uint16_t decode[256];

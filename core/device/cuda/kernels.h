@@ -26,24 +26,24 @@ struct alignas(16) PlanHeader {
 enum ItemFlags : uint32_t {
   kInputBf16 = 1,
   kOutputBf16 = 2,
-  kAddHighway = 4,   // HIGHWAY: output is input plus delta
-  kSpread = 8,       // each stream has H * 4 bytes of its own, input and output in one place: dtypes may differ
-  kFromUndo = 16,    // rows before the step are undo rows, not the ring's
+  kAddHighway = 4,  // HIGHWAY: output is input plus delta
+  kSpread = 8,      // each stream has H * 4 bytes of its own, input and output in one place: dtypes may differ
+  kFromUndo = 16,   // rows before the step are undo rows, not the ring's
   kHasCarry = 32,
 };
 
 // Tokens local, local + D, local + 2D, ... of one segment: with dilation D they are all that their convs look at, so
 // one block keeps their rows in registers.
 struct alignas(16) ChainItem {
-  uint64_t input = 0;        // address of the segment's first token; 0: zeros
+  uint64_t input = 0;  // address of the segment's first token; 0: zeros
   uint64_t output = 0;
   uint32_t first_token = 0;  // the segment's first, in the batch
   uint32_t num_tokens = 0;   // of the segment
   uint32_t local = 0;        // of the item's first token in the segment
   uint32_t count = 0;        // of the item
   uint32_t carry = 0;
-  uint32_t cursor = 0;       // ring index of the segment's first token
-  uint32_t valid = 0;        // rows before the segment that exist, at most state_len
+  uint32_t cursor = 0;  // ring index of the segment's first token
+  uint32_t valid = 0;   // rows before the segment that exist, at most state_len
   uint32_t flags = 0;
 };
 
@@ -77,11 +77,11 @@ struct CarryMemory {
 };
 
 struct LayerPointers {
-  const uint16_t* key_value = nullptr;   // BF16 [C + H, E]
-  const float* norm_key_query = nullptr; // [C], (1 + norm_key) * (1 + norm_query)
-  const float* norm_conv = nullptr;      // [C], 1 + norm_conv
-  const uint16_t* taps = nullptr;        // BF16 [K, C], oldest first
-  const uint16_t* f8_decode = nullptr;   // BF16 [256]; null for BF16 rows
+  const uint16_t* key_value = nullptr;    // BF16 [C + H, E]
+  const float* norm_key_query = nullptr;  // [C], (1 + norm_key) * (1 + norm_query)
+  const float* norm_conv = nullptr;       // [C], 1 + norm_conv
+  const uint16_t* taps = nullptr;         // BF16 [K, C], oldest first
+  const uint16_t* f8_decode = nullptr;    // BF16 [256]; null for BF16 rows
 };
 
 // ---- launchers -----------------------------------------------------------------------------------------------------
@@ -93,8 +93,8 @@ struct GatherArgs {
   const std::byte* staging = nullptr;  // the device twin
   const uint16_t* f8_decode = nullptr;
   uint32_t head_dim = 0;
-  uint16_t* out = nullptr;  // BF16 [num_rows, head_dim]
-  uint32_t max_rows = 0;    // >= header->num_rows
+  uint16_t* out = nullptr;          // BF16 [num_rows, head_dim]
+  uint32_t max_rows = 0;            // >= header->num_rows
   const UndoMove* moves = nullptr;  // [header->num_moves], done by the way; null: none
   CarryMemory carries;
 };

@@ -143,9 +143,9 @@ absl::StatusOr<std::vector<cublasLtMatmulAlgo_t>> KeyValueGemm::Choices(uint32_t
   absl::Status status =
       ToStatus(api_.preference_set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof(workspace)),
                "MAX_WORKSPACE_BYTES");
-  status.Update(ToStatus(
-      api_.preference_set(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &schemes, sizeof(schemes)),
-      "REDUCTION_SCHEME_MASK"));
+  status.Update(
+      ToStatus(api_.preference_set(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &schemes, sizeof(schemes)),
+               "REDUCTION_SCHEME_MASK"));
   // Operands start at multiples of 256 bytes (cudaMalloc), rows wherever E and C + H put them.
   constexpr int kChoices = 16;
   cublasLtMatmulHeuristicResult_t choices[kChoices] = {};
@@ -167,8 +167,8 @@ absl::StatusOr<std::vector<cublasLtMatmulAlgo_t>> KeyValueGemm::Choices(uint32_t
     if (order_ == SumOrder::kFastest || split_k == 0 || split_k == 1) algorithms.push_back(choices[i].algo);
   }
   if (!algorithms.empty()) return algorithms;
-  return absl::InternalError(absl::StrCat("cuBLASLt has no algorithm for [", rows_, ", ", embed_, "] x ", tokens,
-                                          " tokens in BF16"));
+  return absl::InternalError(
+      absl::StrCat("cuBLASLt has no algorithm for [", rows_, ", ", embed_, "] x ", tokens, " tokens in BF16"));
 }
 
 size_t KeyValueGemm::Bucket(uint32_t tokens) const {

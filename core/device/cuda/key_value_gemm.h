@@ -27,8 +27,8 @@ class KeyValueGemm {
                                                               SumOrder order);
   ~KeyValueGemm();
 
-  // weights [rows, embed], e [tokens, embed], y [tokens, rows], all BF16. One stream at a time: calls share a workspace.
-  // `tokens` <= max_tokens.
+  // weights [rows, embed], e [tokens, embed], y [tokens, rows], all BF16. One stream at a time: calls share a
+  // workspace. `tokens` <= max_tokens.
   absl::Status Enqueue(const uint16_t* weights, const uint16_t* e, uint32_t tokens, uint16_t* y, cudaStream_t stream);
 
   // Times the library's choices for each number of tokens on the GPU as it is and keeps the fastest; blocks, some
@@ -60,7 +60,7 @@ class KeyValueGemm {
   cublasLtMatrixLayout_t weights_layout_ = nullptr;
   cublasLtMatrixLayout_t e_layout_ = nullptr;
   cublasLtMatrixLayout_t y_layout_ = nullptr;
-  std::vector<uint32_t> bucket_tokens_;            // ascending, the last >= max_tokens
+  std::vector<uint32_t> bucket_tokens_;           // ascending, the last >= max_tokens
   std::vector<cublasLtMatmulAlgo_t> algorithms_;  // of each bucket
   DeviceMemoryBlock workspace_;
   std::string detail_;

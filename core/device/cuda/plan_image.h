@@ -43,7 +43,7 @@ struct PlanImageCounts {
   uint32_t fills = 0;    // of the pairs, the first ones
   uint32_t uploads = 0;  // pairs
   uint32_t moves = 0;
-  uint64_t bytes = 0;    // of the image, up to the last that is used
+  uint64_t bytes = 0;  // of the image, up to the last that is used
 };
 
 // Writes `plan`, which has passed CheckPlan, at `to` (16-byte aligned, room for the layout). `parts` [plan.parts].

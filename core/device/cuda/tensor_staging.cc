@@ -19,8 +19,8 @@ absl::StatusOr<TensorStaging> TensorStaging::Create(const Geometry& geometry, ui
   staging.hidden_ = geometry.hidden_size;
   staging.streams_ = geometry.hc_count;
   staging.embed_ = geometry.embed_dim;
-  const uint64_t row = std::max<uint64_t>(uint64_t{geometry.channels()} * sizeof(float),
-                                          uint64_t{geometry.embed_dim} * sizeof(Bf16));
+  const uint64_t row =
+      std::max<uint64_t>(uint64_t{geometry.channels()} * sizeof(float), uint64_t{geometry.embed_dim} * sizeof(Bf16));
   const uint64_t bytes = max_tokens * row;
   PLEIAD_ASSIGN_OR_RETURN(staging.pinned_, AllocatePinned("pinned tensors", bytes));
   // Gathered rows alone use the twin in short batches too.

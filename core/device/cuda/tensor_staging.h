@@ -71,7 +71,7 @@ class TensorStaging {
   std::vector<PartAddress> addresses_;
   std::vector<Piece> copies_in_;
   std::vector<Piece> copies_out_;
-  std::vector<Range> inputs_;   // empty for short batches
+  std::vector<Range> inputs_;  // empty for short batches
   std::vector<Range> outputs_;
 };
 
