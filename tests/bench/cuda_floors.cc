@@ -102,7 +102,7 @@ Floors::Floors(const Geometry& geometry, const std::vector<LayerWeights>& weight
   Check(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, 0), "cudaDeviceGetAttribute");
   multiprocessors_ = static_cast<uint32_t>(multiprocessors);
   Check(cuda::PrepareGateConv(geometry.hidden_size, geometry.hc_count, geometry.conv_kernel_size, multiprocessors_,
-                              &concurrent_items_),
+                              &setup_),
         "gate_conv");
   rows_ = RandomBf16(uint64_t{kTableTokens} * geometry.embed_dim, 11);
   e_ = RandomBf16(uint64_t{max_tokens} * geometry.embed_dim, 12);
@@ -134,7 +134,7 @@ double Floors::OtherKernels(uint32_t tokens, uint32_t rounds) {
   shape.geometry = geometry_;
   shape.rollback_tokens = kRollback;
   shape.carries = 1;
-  shape.concurrent_items = concurrent_items_;
+  shape.concurrent_items = setup_.concurrent_items;
   const cuda::PlanImageLayout layout(shape, tokens);
   BatchPlan plan;
   plan.num_tokens = tokens;
@@ -189,7 +189,8 @@ double Floors::OtherKernels(uint32_t tokens, uint32_t rounds) {
     args.eps = geometry_.rms_norm_eps;
     args.inverse_hidden = 1.0f / static_cast<float>(geometry_.hidden_size);
     args.inverse_root_hidden = 1.0f / std::sqrt(static_cast<float>(geometry_.hidden_size));
-    args.early_start = 1;
+    args.fast = setup_.fast;
+    args.early_start = setup_.early_start;
     Check(cuda::LaunchGateConv(args, items, stream), "gate_conv");
   });
 }

@@ -47,7 +47,7 @@ class Floors {
   std::vector<cuda::LayerMemory> layers_;
   std::unique_ptr<cuda::KeyValueGemm> gemm_;
   uint32_t multiprocessors_ = 1;
-  uint32_t concurrent_items_ = 1;
+  cuda::GateConvSetup setup_;
   cuda::DeviceMemoryBlock rows_;       // BF16 table
   cuda::DeviceMemoryBlock e_;          // BF16 [max_tokens, E]
   cuda::DeviceMemoryBlock key_value_;  // BF16 [max_tokens, C + H], random

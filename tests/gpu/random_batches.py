@@ -177,6 +177,7 @@ def run(report, folder, cpu_folder, args, geometry, name, flags, batches):
     report.check(not both.wrong and both.batches == batches and both.pooled() <= POOLED_BOUND,
                  f"{name}, {slots:.0f} slots: {both.batches} batches, {both.tokens} tokens, difference {both.pooled():.1e} (bound "
                  f"{POOLED_BOUND:.0e}), worst batch {both.worst:.1e}; hits {rows['hit']:.0f} misses {rows['miss']:.0f} joins {rows['join']:.0f}")
+    report.check(args.device == "cpu" or late[1] > 0, "    nvidia-smi says how much memory of the GPU is in use")
     report.check(late[1] - early[1] <= 4 and late[2] - early[2] <= 8 << 10,
                  f"    memory from batch {early[0]} to {late[0]}: device {early[1]} to {late[1]} MiB, process {early[2]} to {late[2]} KiB")
 
@@ -187,7 +188,7 @@ def main():
     parser.add_argument("--break", dest="break_weight", action="store_true", help="another weight on the CPU side")
     args = parser.parse_args()
     report = Report(args)
-    geometry = Geometry(hidden=128, embed=128, base=1009, vocab=4000, eos=3999)
+    geometry = Geometry(hidden=256, embed=128, base=1009, vocab=4000, eos=3999)
     weights = checkpoint.random_weights(geometry, args.seed)
     row = geometry.head_dim * 2
     with tempfile.TemporaryDirectory(prefix="pleiad-random-") as folder:

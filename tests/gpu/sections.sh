@@ -26,7 +26,9 @@ check() {
   code=$?
   case "$code" in
     0) ran=$((ran + 1)) ;;
-    77) return ;;
+    77)
+      [ "$device" = cuda ] || return
+      bad=$((bad + 1)); say "  FAILED $what: nothing of it ran" ;;
     *) bad=$((bad + 1)); say "  FAILED $what (exit code $code, $((SECONDS - start)) s)" ;;
   esac
 }

@@ -38,9 +38,11 @@ absl::Status CudaDevice::WriteArena(Slot first, absl::Span<const std::byte> rows
   }
   if (count == 0) return absl::OkStatus();
   PLEIAD_RETURN_IF_ERROR(UseGpu());
-  return ToStatus(cudaMemcpy(arena_.data() + uint64_t{first.value()} * row_bytes_, rows.data(), rows.size(),
-                             cudaMemcpyHostToDevice),
-                  "cudaMemcpy to the arena");
+  PLEIAD_RETURN_IF_ERROR(ToStatus(cudaMemcpy(arena_.data() + uint64_t{first.value()} * row_bytes_, rows.data(),
+                                             rows.size(), cudaMemcpyHostToDevice),
+                                  "cudaMemcpy to the arena"));
+  // From pageable memory that returns when the last part is on its way.
+  return ToStatus(cudaStreamSynchronize(cudaStreamLegacy), "cudaStreamSynchronize");
 }
 
 // ---- tickets -------------------------------------------------------------------------------------------------------
@@ -271,7 +273,8 @@ absl::Status CudaDevice::EnqueueStage(const BatchSlot& slot, LayerOrdinal layer,
   args.eps = geometry.rms_norm_eps;
   args.inverse_hidden = 1.0f / static_cast<float>(geometry.hidden_size);
   args.inverse_root_hidden = 1.0f / std::sqrt(static_cast<float>(geometry.hidden_size));
-  args.early_start = early_start_;
+  args.fast = gate_conv_.fast;
+  args.early_start = gate_conv_.early_start;
   return ToStatus(LaunchGateConv(args, sizes.items, compute_.get()), "launch of gate and conv");
 }
 

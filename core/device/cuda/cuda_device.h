@@ -99,7 +99,7 @@ class CudaDevice : public Device {
   PlanShape shape_;
   uint32_t row_bytes_ = 0;
   uint32_t scratch_tokens_ = 0;
-  uint32_t early_start_ = 0;  // of GateConvArgs
+  GateConvSetup gate_conv_;
   uint32_t multiprocessors_ = 0;
   std::string capture_error_;
 

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/status_macros.h"
+#include "core/device/cpu/carry_pool.h"
 #include "core/device/cuda/cuda_device.h"
 #include "core/device/plan_check.h"
 
@@ -83,9 +84,9 @@ absl::Status CudaDevice::AllocateStage() {
   carries_.state_len = geometry.state_len();
   carries_.ring_rows = geometry.state_len() + options_.rollback_tokens;
   carries_.channels = geometry.channels();
-  const uint64_t carry_rows = uint64_t{carries_.ring_rows} + carries_.state_len;
   PLEIAD_ASSIGN_OR_RETURN(carry_rows_,
-                          AllocateDevice("carry pool", options_.carries * carry_rows * channels * sizeof(float)));
+                          AllocateDevice("carry pool", CarryPool::Bytes(options_.carries, geometry.state_len(),
+                                                                        options_.rollback_tokens, channels)));
   carries_.rows = carry_rows_.As<float>();
 
   // A graph's padding reads and writes scratch behind the batch.
@@ -114,13 +115,9 @@ absl::Status CudaDevice::AllocateStage() {
   shape_.staging_rows = options_.staging_rows;
   shape_.carries = options_.carries;
   PLEIAD_RETURN_IF_ERROR(ToStatus(PrepareGateConv(geometry.hidden_size, geometry.hc_count, geometry.conv_kernel_size,
-                                                  static_cast<uint32_t>(multiprocessors), &shape_.concurrent_items),
+                                                  static_cast<uint32_t>(multiprocessors), &gate_conv_),
                                   "preparing gate and conv"));
-  int major = 0;
-  PLEIAD_RETURN_IF_ERROR(ToStatus(
-      cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, static_cast<int>(options_.cuda_ordinal)),
-      "cudaDeviceGetAttribute"));
-  early_start_ = major >= 9 ? 1 : 0;
+  shape_.concurrent_items = gate_conv_.concurrent_items;
   multiprocessors_ = static_cast<uint32_t>(multiprocessors);
   for (BatchSlot& slot : slots_) {
     PLEIAD_ASSIGN_OR_RETURN(slot, BatchSlot::Create(shape_, options_.max_tokens, scratch_tokens_));
@@ -144,6 +141,8 @@ void CudaDevice::CaptureGraphs() {
           slot.graphs[layer][bucket] = *std::move(graph);
           continue;
         }
+        // What failed must not be taken for the next launch's error.
+        cudaGetLastError();
         capture_error_ = std::string(graph.status().message());
         MutexLock lock(&mutex_);
         ++stats_.capture_failures;
@@ -159,10 +158,7 @@ absl::StatusOr<GraphExec> CudaDevice::Capture(BatchSlot& slot, LayerOrdinal laye
   cudaGraph_t captured = nullptr;
   status.Update(ToStatus(cudaStreamEndCapture(compute_.get(), &captured), "cudaStreamEndCapture"));
   const Graph graph(captured);
-  if (!status.ok()) {
-    cudaGetLastError();
-    return status;
-  }
+  PLEIAD_RETURN_IF_ERROR(status);
   cudaGraphExec_t made = nullptr;
   PLEIAD_RETURN_IF_ERROR(ToStatus(cudaGraphInstantiate(&made, graph.get(), 0), "cudaGraphInstantiate"));
   GraphExec exec(made);

@@ -177,7 +177,7 @@ Kernel KernelFor(uint32_t taps) {
   return kKernels[taps - 1];
 }
 
-bool Fast(uint32_t hidden, uint32_t taps) { return taps == 4 && hidden % 256 == 0 && hidden <= kFastHidden; }
+bool IsReleasedShape(uint32_t hidden, uint32_t taps) { return taps == 4 && hidden % 256 == 0 && hidden <= kFastHidden; }
 
 uint32_t ThreadsFor(uint32_t hidden) { return (hidden + 32 * kColumns - 1) / (32 * kColumns) * 32; }
 
@@ -185,19 +185,22 @@ uint32_t ThreadsFor(uint32_t hidden) { return (hidden + 32 * kColumns - 1) / (32
 
 cudaError_t LaunchGateConv(const GateConvArgs& args, uint32_t max_items, cudaStream_t stream) {
   if (max_items == 0) return cudaSuccess;
-  if (Fast(args.hidden, args.taps)) return LaunchGateConvFast(args, max_items, stream);
+  if (args.fast != 0) return LaunchGateConvFast(args, max_items, stream);
   KernelFor(args.taps)<<<max_items * args.streams, ThreadsFor(args.hidden), 0, stream>>>(args);
   return cudaGetLastError();
 }
 
 cudaError_t PrepareGateConv(uint32_t hidden, uint32_t streams, uint32_t taps, uint32_t multiprocessors,
-                            uint32_t* concurrent_items) {
+                            GateConvSetup* setup) {
   int blocks = 0;
-  const cudaError_t error = Fast(hidden, taps) ? PrepareGateConvFast(&blocks)
-                                               : cudaOccupancyMaxActiveBlocksPerMultiprocessor(
-                                                     &blocks, KernelFor(taps), static_cast<int>(ThreadsFor(hidden)), 0);
+  cudaError_t error = cudaSuccess;
+  if (IsReleasedShape(hidden, taps)) error = PrepareGateConvFast(setup, &blocks);
+  if (error == cudaSuccess && setup->fast == 0) {
+    error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, KernelFor(taps),
+                                                          static_cast<int>(ThreadsFor(hidden)), 0);
+  }
   const uint32_t items = multiprocessors * static_cast<uint32_t>(blocks) / streams;
-  *concurrent_items = items > 0 ? items : 1;
+  setup->concurrent_items = items > 0 ? items : 1;
   return error;
 }
 

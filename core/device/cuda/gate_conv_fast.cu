@@ -313,10 +313,20 @@ cudaError_t LaunchGateConvFast(const GateConvArgs& args, uint32_t max_items, cud
   return cudaLaunchKernelEx(&config, GateConvFast, args);
 }
 
-cudaError_t PrepareGateConvFast(int* blocks_per_multiprocessor) {
-  const cudaError_t error =
-      cudaFuncSetAttribute(GateConvFast, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(Shared));
+cudaError_t PrepareGateConvFast(GateConvSetup* setup, int* blocks_per_multiprocessor) {
+  int device = 0;
+  int room = 0;
+  cudaError_t error = cudaGetDevice(&device);
+  if (error == cudaSuccess) error = cudaDeviceGetAttribute(&room, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+  if (error != cudaSuccess || static_cast<size_t>(room) < sizeof(Shared)) return error;
+  cudaFuncAttributes attributes;
+  error = cudaFuncGetAttributes(&attributes, GateConvFast);
+  if (error == cudaSuccess) {
+    error = cudaFuncSetAttribute(GateConvFast, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(Shared));
+  }
   if (error != cudaSuccess) return error;
+  setup->fast = 1;
+  setup->early_start = attributes.ptxVersion >= 90 ? 1 : 0;
   return cudaOccupancyMaxActiveBlocksPerMultiprocessor(blocks_per_multiprocessor, GateConvFast, kMaxThreads,
                                                        sizeof(Shared));
 }

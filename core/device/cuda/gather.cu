@@ -49,6 +49,7 @@ cudaError_t LaunchGather(const GatherArgs& args, uint32_t usual_moves, cudaStrea
   const uint32_t per_row = vectors ? args.head_dim / 8 : args.head_dim;
   const uint64_t blocks = (uint64_t{args.max_rows} * per_row + kThreads - 1) / kThreads;
   const uint32_t move_blocks = args.moves == nullptr ? 0 : min(usual_moves * args.carries.state_len, kMaxMoveBlocks);
+  if (blocks + move_blocks == 0) return cudaSuccess;
   const dim3 grid(static_cast<uint32_t>(blocks) + move_blocks);
   if (args.f8_decode != nullptr) {
     if (vectors) {

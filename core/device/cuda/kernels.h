@@ -149,13 +149,20 @@ struct GateConvArgs {
   float eps = 0;
   float inverse_hidden = 0;       // 1 / H
   float inverse_root_hidden = 0;  // 1 / sqrt(H)
-  uint32_t early_start = 0;       // the GPU (sm_90 on) can begin a kernel while the one before ends
+  uint32_t fast = 0;              // the kernel for the released shape, which this GPU has room for
+  uint32_t early_start = 0;       // that kernel may begin while the one before ends: it was built for sm_90 on
 };
 // `max_items` >= header->num_items. Items of one chain come in the order of their tokens.
 cudaError_t LaunchGateConv(const GateConvArgs& args, uint32_t max_items, cudaStream_t stream);
 
-// Before the first launch. Says how many items the device runs at once: a batch is cut into about as many.
+// What this GPU takes for a shape.
+struct GateConvSetup {
+  uint32_t concurrent_items = 1;  // run at once: a batch is cut into about as many
+  uint32_t fast = 0;              // of GateConvArgs
+  uint32_t early_start = 0;
+};
+// Before the first launch.
 cudaError_t PrepareGateConv(uint32_t hidden, uint32_t streams, uint32_t taps, uint32_t multiprocessors,
-                            uint32_t* concurrent_items);
+                            GateConvSetup* setup);
 
 }  // namespace pleiad::cuda

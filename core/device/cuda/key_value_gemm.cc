@@ -107,21 +107,18 @@ absl::Status KeyValueGemm::Tune(const uint16_t* weights, const uint16_t* e, uint
     PLEIAD_RETURN_IF_ERROR(SetTokens(tokens));
     float best = 0;
     for (size_t choice = 0; choice < choices.size(); ++choice) {
-      float milliseconds = 0;
-      // Once to load the kernel, then a row of calls.
-      for (int calls : {1, kTuneCalls}) {
-        PLEIAD_RETURN_IF_ERROR(ToStatus(cudaEventRecord(begun.get(), stream), "cudaEventRecord"));
-        for (int call = 0; call < calls; ++call) {
-          PLEIAD_RETURN_IF_ERROR(Launch(choices[choice], weights, e, y, stream));
-        }
-        PLEIAD_RETURN_IF_ERROR(ToStatus(cudaEventRecord(done.get(), stream), "cudaEventRecord"));
-        PLEIAD_RETURN_IF_ERROR(ToStatus(cudaEventSynchronize(done.get()), "cudaEventSynchronize"));
-        PLEIAD_RETURN_IF_ERROR(
-            ToStatus(cudaEventElapsedTime(&milliseconds, begun.get(), done.get()), "cudaEventElapsedTime"));
+      // Once to load the kernel, then a row of calls. What the library refuses is no choice.
+      if (!Launch(choices[choice], weights, e, y, stream).ok()) continue;
+      PLEIAD_RETURN_IF_ERROR(ToStatus(cudaEventRecord(begun.get(), stream), "cudaEventRecord"));
+      for (int call = 0; call < kTuneCalls; ++call) {
+        PLEIAD_RETURN_IF_ERROR(Launch(choices[choice], weights, e, y, stream));
       }
-      if (choice == 0) {
-        best = milliseconds;
-      } else if (milliseconds < best * kTuneGain) {
+      PLEIAD_RETURN_IF_ERROR(ToStatus(cudaEventRecord(done.get(), stream), "cudaEventRecord"));
+      PLEIAD_RETURN_IF_ERROR(ToStatus(cudaEventSynchronize(done.get()), "cudaEventSynchronize"));
+      float milliseconds = 0;
+      PLEIAD_RETURN_IF_ERROR(
+          ToStatus(cudaEventElapsedTime(&milliseconds, begun.get(), done.get()), "cudaEventElapsedTime"));
+      if (best == 0 || milliseconds < best * kTuneGain) {
         best = milliseconds;
         algorithms_[i] = choices[choice];
       }
