@@ -122,7 +122,7 @@ absl::Status CudaDevice::AllocateStage() {
   for (BatchSlot& slot : slots_) {
     PLEIAD_ASSIGN_OR_RETURN(slot, BatchSlot::Create(shape_, options_.max_tokens, scratch_tokens_));
   }
-  // As many as a snapshot of every batch in flight takes.
+  // Snapshots of all layers, twice as many as batches are in flight, before one waits for the oldest.
   const uint32_t places = 2 * kSlots * static_cast<uint32_t>(layers_.size());
   PLEIAD_ASSIGN_OR_RETURN(carry_io_, CarryIo::Create(places, carries_.state_len * channels * sizeof(float)));
   return absl::OkStatus();

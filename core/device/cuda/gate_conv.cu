@@ -89,14 +89,7 @@ __global__ void __launch_bounds__(kMaxThreads, 1) GateConv(const GateConvArgs ar
     const Eight v = Widen(token.value);
     const Eight q = highway(token);
     const Eight norm = AsFloats(norm_low, norm_high);
-    float4 part{0, 0, 0, 0};
-#pragma unroll
-    for (uint32_t i = 0; i < kColumns; ++i) {
-      part.x += k.v[i] * k.v[i];
-      part.y += q.v[i] * q.v[i];
-      part.z += k.v[i] * q.v[i] * norm.v[i];
-      part.w += v.v[i] * v.v[i];
-    }
+    const float4 part = GateParts(k, q, v, norm);
     WarpSums(part, scratch[turn]);
     __syncthreads();
     const float4 sums = SumsOfWarps(scratch[turn], blockDim.x / 32);

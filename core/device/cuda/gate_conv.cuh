@@ -21,6 +21,19 @@ struct Gate {
   float gr;  // g * r
 };
 
+// This thread's share of the four sums a gate is made from.
+__device__ inline float4 GateParts(const Eight& k, const Eight& q, const Eight& v, const Eight& norm_key_query) {
+  float4 part{0, 0, 0, 0};
+#pragma unroll
+  for (uint32_t i = 0; i < kColumns; ++i) {
+    part.x += k.v[i] * k.v[i];
+    part.y += q.v[i] * q.v[i];
+    part.z += k.v[i] * q.v[i] * norm_key_query.v[i];
+    part.w += v.v[i] * v.v[i];
+  }
+  return part;
+}
+
 // From the sums of k^2, q^2, k q (1 + norm_key) (1 + norm_query) and v^2.
 __device__ inline Gate GateOf(float4 sums, const GateConvArgs& args) {
   const float s = sums.z * rsqrtf(sums.x * args.inverse_hidden + args.eps) *

@@ -204,14 +204,7 @@ __global__ void __launch_bounds__(kMaxThreads, 2) GateConvFast(const GateConvArg
     const Eight v = Widen(LoadHalves(&stage.value[column]));
     const Eight q = highway(stage);
     const Eight norm = LoadHalves(&shared.norm_key_query[column]);
-    float4 part{0, 0, 0, 0};
-#pragma unroll
-    for (uint32_t i = 0; i < kColumns; ++i) {
-      part.x += k.v[i] * k.v[i];
-      part.y += q.v[i] * q.v[i];
-      part.z += k.v[i] * q.v[i] * norm.v[i];
-      part.w += v.v[i] * v.v[i];
-    }
+    const float4 part = GateParts(k, q, v, norm);
     WarpSums(part, shared.sums[turn % 4]);
     __syncwarp();
     if (lane == 0) Arrive(&shared.sums_ready[turn % 2]);
