@@ -34,6 +34,9 @@ struct DeviceOptions {
   std::string cpu_isa;
   uint32_t cuda_ordinal = 0;  // CUDA home: which GPU
   bool cuda_graphs = true;    // CUDA home: replay small batches as graphs
+  // CUDA home, for measurements: time batches from their first kernel on, which costs each about a microsecond, and not
+  // from where they could run.
+  bool time_kernels = false;
 
   // InvalidArgument naming the field, its value and the rule.
   absl::Status Validate() const;
@@ -61,7 +64,7 @@ struct DeviceStats {
   uint64_t batches = 0;           // of Run with tokens
   uint64_t graph_batches = 0;     // those of them replayed as a graph
   uint64_t capture_failures = 0;  // graphs that could not be made; their batches run launch by launch
-  double busy_seconds = 0;        // in which batches that are done ran on the device; 0 where it is not known
+  double busy_seconds = 0;        // in which batches that are done ran on the device or were next; 0: not known
 };
 
 struct DeviceInfo {

@@ -1,12 +1,12 @@
 #include "tests/bench/cuda_floors.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <random>
 
 #include "core/base/numeric.h"
+#include "core/device/cuda/gate_conv_args.h"
 #include "core/device/cuda/plan_image.h"
 #include "tests/bench/report.h"
 
@@ -62,20 +62,22 @@ cuda::DeviceMemoryBlock RandomFloats(uint64_t bytes, uint32_t seed) {
 
 double DeviceMicroseconds(uint32_t rounds, const std::function<void(uint32_t, cudaStream_t)>& enqueue) {
   // Calls in a row, so that the GPU never waits for the host between them.
-  constexpr uint32_t kCalls = 20;
+  constexpr uint32_t kMostCalls = 20;
+  const uint32_t calls = std::min(kMostCalls, rounds);
+  const uint32_t rows = rounds < kMostCalls ? 1 : std::max(3u, rounds / kMostCalls);
   const cuda::Stream stream = Made(cuda::MakeStream(cuda::StreamPriority::kNormal));
   const cuda::Event begun = Made(cuda::MakeEvent(cuda::EventTiming::kOn));
   const cuda::Event done = Made(cuda::MakeEvent(cuda::EventTiming::kOn));
   std::vector<double> times;
   uint32_t call = 0;
-  for (uint32_t round = 0; round <= std::max(3u, rounds / kCalls); ++round) {
+  for (uint32_t round = 0; round <= rows; ++round) {
     Check(cudaEventRecord(begun.get(), stream.get()), "cudaEventRecord");
-    for (uint32_t i = 0; i < kCalls; ++i) enqueue(call++, stream.get());
+    for (uint32_t i = 0; i < calls; ++i) enqueue(call++, stream.get());
     Check(cudaEventRecord(done.get(), stream.get()), "cudaEventRecord");
     Check(cudaEventSynchronize(done.get()), "cudaEventSynchronize");
     float milliseconds = 0;
     Check(cudaEventElapsedTime(&milliseconds, begun.get(), done.get()), "cudaEventElapsedTime");
-    if (round > 0) times.push_back(1000.0 * milliseconds / kCalls);
+    if (round > 0) times.push_back(1000.0 * milliseconds / calls);
   }
   return Median(times);
 }
@@ -172,7 +174,7 @@ double Floors::OtherKernels(uint32_t tokens, uint32_t rounds) {
     gather.out = e_.As<uint16_t>();
     gather.max_rows = tokens * geometry_.heads();
     Check(cuda::LaunchGather(gather, 0, stream), "gather");
-    cuda::GateConvArgs args;
+    cuda::GateConvArgs args = cuda::GateConvArgsOf(geometry_, setup_);
     args.header = gather.header;
     args.items = reinterpret_cast<const cuda::ChainItem*>(at + layout.items);
     args.key_value = key_value_.As<uint16_t>();
@@ -182,20 +184,11 @@ double Floors::OtherKernels(uint32_t tokens, uint32_t rounds) {
     args.carries.ring_rows = geometry_.state_len() + kRollback;
     args.carries.channels = geometry_.channels();
     args.gates = gates_.As<cuda::ChainGate>();
-    args.hidden = geometry_.hidden_size;
-    args.streams = geometry_.hc_count;
-    args.dilation = geometry_.dilation();
-    args.taps = geometry_.conv_kernel_size;
-    args.eps = geometry_.rms_norm_eps;
-    args.inverse_hidden = 1.0f / static_cast<float>(geometry_.hidden_size);
-    args.inverse_root_hidden = 1.0f / std::sqrt(static_cast<float>(geometry_.hidden_size));
-    args.fast = setup_.fast;
-    args.early_start = setup_.early_start;
     Check(cuda::LaunchGateConv(args, items, stream), "gate_conv");
   });
 }
 
-double Floors::ProjectFew(uint32_t tokens, uint32_t rounds) {
+double Floors::OneKernelProjection(uint32_t tokens, uint32_t rounds, ProjectionKernel kernel) {
   const cuda::PlanHeader header{0, tokens * geometry_.heads(), 0, 0};
   std::vector<uint32_t> rows;
   std::minstd_rand generator(17);
@@ -206,18 +199,28 @@ double Floors::ProjectFew(uint32_t tokens, uint32_t rounds) {
   Check(cudaMemcpy(plan.data(), &header, sizeof(header), cudaMemcpyHostToDevice), "cudaMemcpy");
   Check(cudaMemcpy(plan.data() + sizeof(header), rows.data(), rows.size() * sizeof(uint32_t), cudaMemcpyHostToDevice),
         "cudaMemcpy");
-  cuda::ProjectFewArgs args;
-  args.gather.header = plan.As<const cuda::PlanHeader>();
-  args.gather.rows = reinterpret_cast<const uint32_t*>(plan.data() + sizeof(header));
-  args.gather.max_rows = header.num_rows;
-  args.gather.arena = rows_.data();
-  args.gather.head_dim = geometry_.head_dim();
+  cuda::GatherArgs gather;
+  gather.header = plan.As<const cuda::PlanHeader>();
+  gather.rows = reinterpret_cast<const uint32_t*>(plan.data() + sizeof(header));
+  gather.max_rows = header.num_rows;
+  gather.arena = rows_.data();
+  gather.head_dim = geometry_.head_dim();
+  cuda::ProjectRowsArgs args;
+  args.gather = gather;
   args.outputs = geometry_.channels() + geometry_.hidden_size;
   args.embed = geometry_.embed_dim;
+  args.tokens = tokens;
   args.out = y_.As<uint16_t>();
+  uint32_t most = 0;
+  Check(cuda::PrepareProjectRows(args.outputs, args.embed, geometry_.head_dim(), &most), "preparing");
   return DeviceMicroseconds(rounds, [&](uint32_t round, cudaStream_t stream) {
     args.weights = layers_[round % kWeightCopies].pointers().key_value;
-    Check(cuda::LaunchProjectFew(args, tokens, multiprocessors_, stream), "project_few");
+    if (kernel == ProjectionKernel::kRows) {
+      Check(cuda::LaunchProjectRows(args, multiprocessors_, stream), "project_rows");
+      return;
+    }
+    const cuda::ProjectFewArgs few{gather, args.weights, args.outputs, args.embed, args.out};
+    Check(cuda::LaunchProjectFew(few, tokens, multiprocessors_, stream), "project_few");
   });
 }
 

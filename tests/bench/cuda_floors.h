@@ -28,6 +28,8 @@ double DeviceMicroseconds(uint32_t rounds, const std::function<void(uint32_t, cu
 // Bytes read and written per second by a large copy on the device.
 double CopyBandwidth();
 
+enum class ProjectionKernel { kFew, kRows };
+
 class Floors {
  public:
   static constexpr uint32_t kWeightCopies = 4;
@@ -39,8 +41,8 @@ class Floors {
   void TuneGemm();
   // Gather, gate and conv of one segment of `tokens`, FP32 highway not in place.
   double OtherKernels(uint32_t tokens, uint32_t rounds);
-  // Gather and projection of up to four tokens in one kernel.
-  double ProjectFew(uint32_t tokens, uint32_t rounds);
+  // Gather and projection in one kernel, of a shape that it takes.
+  double OneKernelProjection(uint32_t tokens, uint32_t rounds, ProjectionKernel kernel);
 
  private:
   const Geometry geometry_;

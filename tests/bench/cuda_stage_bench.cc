@@ -120,29 +120,29 @@ class Load {
   struct Times {
     double device_us = 0;  // of a batch, while others are enqueued before and behind it
     double wall_us = 0;
-    double idle = 0;      // share of the time in which the device had nothing to do
     double alone_us = 0;  // wall time of Run and Wait with nothing else in flight
   };
-  // Batches enqueued as the engine does it: as many in flight as the device asks for. Medians of rows of kRow.
+  // Batches enqueued as the engine does it: as many in flight as the device asks for. Medians of rows, long enough that
+  // their begin and end do not count.
   Times Measure(uint32_t tokens, uint32_t rounds, Cut cut = Cut::kOneSegment, DType dtype = DType::kF32) {
-    constexpr uint32_t kRow = 20;
+    const uint32_t length = tokens <= 512 ? 100 : 20;
     std::vector<double> device;
     std::vector<double> wall;
-    for (uint32_t row = 0; row <= std::max(3u, rounds / kRow); ++row) {
+    for (uint32_t row = 0; row <= std::max(3u, rounds / length); ++row) {
       std::vector<BatchPlan> plans;
-      for (uint32_t i = 0; i < kRow; ++i) plans.push_back(Plan(tokens, cut, dtype));
+      for (uint32_t i = 0; i < length; ++i) plans.push_back(Plan(tokens, cut, dtype));
       const double before = device_->stats().busy_seconds;
       const double us = Microseconds([&] { RunRow(plans); });
       if (row == 0) continue;
-      device.push_back(1e6 * (device_->stats().busy_seconds - before) / kRow);
-      wall.push_back(us / kRow);
+      device.push_back(1e6 * (device_->stats().busy_seconds - before) / length);
+      wall.push_back(us / length);
     }
     std::vector<double> alone;
-    for (uint32_t i = 0; i < kRow; ++i) {
+    for (uint32_t i = 0; i < length; ++i) {
       const BatchPlan plan = Plan(tokens, cut, dtype);
       alone.push_back(Microseconds([&] { RunRow({plan}); }));
     }
-    return {Median(device), Median(wall), 1.0 - Median(device) / Median(wall), Median(alone)};
+    return {Median(device), Median(wall), Median(alone)};
   }
 
  private:
@@ -212,18 +212,27 @@ double CompareWithCpu(Load& load, const LayerWeights& weights, const std::vector
   return std::sqrt(difference / norm);
 }
 
-// Our kernels at a small odd shape and at the released one, without cuBLAS, for tools that watch every access.
+// Our kernels at small shapes and at the released one, without cuBLAS, also for tools that watch every access.
 void RunKernels(const Settings& settings) {
-  Geometry small = Released();
-  small.hidden_size = 29;
-  small.embed_dim = 256;
-  for (const Geometry& geometry : {small, Released()}) {
+  Geometry odd = Released();
+  odd.hidden_size = 29;
+  odd.embed_dim = 256;
+  Geometry small = odd;
+  small.hidden_size = 256;
+  for (const Geometry& geometry : {odd, small, Released()}) {
     Floors floors(geometry, {RandomWeights(geometry, 1)}, 2048, cuda::SumOrder::kInvariant);
     for (uint32_t tokens : settings.tokens) {
-      const double rest = floors.OtherKernels(tokens, 1);
-      const double few = tokens <= cuda::kFewTokens ? floors.ProjectFew(tokens, 1) : 0;
-      std::printf("H %u, T %u: gather, gate and conv %.1f us, project_few %.1f us\n", geometry.hidden_size, tokens,
-                  rest, few);
+      std::printf("H %u, T %u: gather, gate and conv %.1f us", geometry.hidden_size, tokens,
+                  floors.OtherKernels(tokens, settings.rounds));
+      if (cuda::CanProjectFew(tokens, geometry.embed_dim, geometry.head_dim())) {
+        std::printf(", project_few %.1f us",
+                    floors.OneKernelProjection(tokens, settings.rounds, ProjectionKernel::kFew));
+      }
+      if (tokens <= cuda::kMaxProjectRowsTokens && geometry.hidden_size % 8 == 0) {
+        std::printf(", project_rows %.1f us",
+                    floors.OneKernelProjection(tokens, settings.rounds, ProjectionKernel::kRows));
+      }
+      std::printf("\n");
     }
   }
 }
@@ -243,16 +252,18 @@ int Main(const Settings& settings) {
   std::vector<LayerWeights> weights;
   for (uint32_t i = 0; i < kLayers; ++i) weights.push_back(RandomWeights(Released(), 10 * i + 1));
   const std::vector<Bf16> rows = RandomBf16(size_t{kArenaTokens} * Released().embed_dim, 1.7f, 6);
-  Load load(Options(max_tokens), weights, rows);
+  DeviceOptions options = Options(max_tokens);
+  Load untimed(options, weights, rows);
+  options.time_kernels = true;
+  Load load(options, weights, rows);
   std::printf("%s\n", load.device().info().detail.c_str());
   const double error = CompareWithCpu(load, weights[0], rows);
   std::printf("against the CPU device: relative L2 %.2e\n", error);
   if (!(error <= 3e-4)) return 1;
 
   Floors floors(Released(), weights, max_tokens, cuda::SumOrder::kFastest);
-  DeviceOptions invariant_options = Options(max_tokens);
-  invariant_options.batch_invariant = true;
-  Load invariant(invariant_options, weights, rows);
+  options.batch_invariant = true;
+  Load invariant(options, weights, rows);
   const double bandwidth = CopyBandwidth();
   std::printf("copy bandwidth %.0f GB/s, read and written\n\n", bandwidth / 1e9);
   report["copy_bytes_per_second"] = bandwidth;
@@ -266,6 +277,9 @@ int Main(const Settings& settings) {
     const uint32_t tokens = settings.tokens[i];
     const uint32_t rounds = tokens > 1024 ? std::max(60u, settings.rounds / 4) : settings.rounds;
     const Load::Times stage = load.Measure(tokens, rounds);
+    // The time between batches, beside those that nothing is recorded in the middle of.
+    const Load::Times plain = untimed.Measure(tokens, rounds);
+    const double idle = 1 - stage.device_us / plain.wall_us;
     const double gemm = floors.Gemm(tokens, rounds);
     const double rest = floors.OtherKernels(tokens, rounds);
     // 118 KB a token at the copy bandwidth, over the time of all kernels but the GEMM.
@@ -274,7 +288,7 @@ int Main(const Settings& settings) {
     const double one_order = invariant.Measure(tokens, rounds).device_us;
     const double bf16 = load.Measure(tokens, rounds, Cut::kOneSegment, DType::kBf16).device_us;
     std::printf("%6u %9.1f %9.1f %9.1f %9.1f %8.2f %10.1f %9.1f %6.3f %9.1f %9.1f %9.1f\n", tokens, stage.device_us,
-                gemm, first_choice[i], rest, share, each, stage.wall_us, stage.idle, stage.alone_us, one_order, bf16);
+                gemm, first_choice[i], rest, share, each, plain.wall_us, idle, plain.alone_us, one_order, bf16);
     report["stage"].push_back({{"tokens", tokens},
                                {"us", stage.device_us},
                                {"gemm_us", gemm},
@@ -282,9 +296,9 @@ int Main(const Settings& settings) {
                                {"rest_us", rest},
                                {"rest_share_of_copy", share},
                                {"one_token_each_us", each},
-                               {"wall_us", stage.wall_us},
-                               {"idle", stage.idle},
-                               {"alone_us", stage.alone_us},
+                               {"wall_us", plain.wall_us},
+                               {"idle", idle},
+                               {"alone_us", plain.alone_us},
                                {"batch_invariant_us", one_order},
                                {"bf16_us", bf16}});
   }
@@ -300,7 +314,7 @@ int main(int argc, char** argv) {
   app.add_option("--tokens", settings.tokens, "batch sizes")->delimiter(',')->capture_default_str();
   app.add_option("--rounds", settings.rounds, "measured rounds")->capture_default_str()->check(CLI::Range(1, 10000));
   app.add_option("--json", settings.json, "file for the result");
-  app.add_flag("--kernels-only", settings.kernels_only, "run our kernels a few times, without cuBLAS, and end");
+  app.add_flag("--kernels-only", settings.kernels_only, "time our kernels one by one, without cuBLAS, and end");
   CLI11_PARSE(app, argc, argv);
   return pleiad::bench::Main(settings);
 }

@@ -10,9 +10,11 @@ absl::StatusOr<BatchSlot> BatchSlot::Create(const PlanShape& shape, uint32_t max
   PLEIAD_ASSIGN_OR_RETURN(slot.image, AllocatePinned("plan", bytes));
   PLEIAD_ASSIGN_OR_RETURN(slot.device_image, AllocateDevice("plan", bytes));
   PLEIAD_ASSIGN_OR_RETURN(slot.tensors, TensorStaging::Create(shape.geometry, max_tokens));
-  PLEIAD_ASSIGN_OR_RETURN(slot.uploaded, MakeEvent(EventTiming::kOff));
+  PLEIAD_ASSIGN_OR_RETURN(slot.uploaded, MakeEvent(EventTiming::kOn));
   PLEIAD_ASSIGN_OR_RETURN(slot.begun, MakeEvent(EventTiming::kOn));
-  PLEIAD_ASSIGN_OR_RETURN(slot.computed, MakeEvent(EventTiming::kOn));
+  for (Event& event : slot.computed) {
+    PLEIAD_ASSIGN_OR_RETURN(event, MakeEvent(EventTiming::kOn));
+  }
   PLEIAD_ASSIGN_OR_RETURN(slot.done, MakeEvent(EventTiming::kOff));
   return slot;
 }

@@ -1,6 +1,7 @@
 // What one batch in flight has to itself: its plan in pinned memory and on the device, its tensors, events and graphs.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <vector>
 
@@ -18,10 +19,12 @@ struct BatchSlot {
   DeviceMemoryBlock device_image;
   TensorStaging tensors;
 
-  Event uploaded;  // on the upload stream
-  Event begun;     // on the compute stream, with times
-  Event computed;
-  Event done;  // on the download stream
+  Event uploaded;  // on the upload stream; this and the next ones with times
+  Event begun;     // on the compute stream
+  // For every other batch of the slot, so that one is still there when the next batch elsewhere is done.
+  std::array<Event, 2> computed;
+  uint32_t turn = 0;  // the one of the last batch
+  Event done;         // on the download stream
 
   std::vector<std::vector<GraphExec>> graphs;  // [layers][buckets]; empty where they could not be made
 

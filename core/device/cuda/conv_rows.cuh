@@ -44,4 +44,25 @@ __device__ inline void MoveUndoRow(const UndoMove* moves, uint32_t place, const 
   }
 }
 
+// All moves, by the first `threads` of all blocks: each block has a piece of a row or more.
+__device__ inline void MoveUndoRows(const UndoMove* moves, uint32_t count, const CarryMemory& carries,
+                                    uint32_t threads) {
+  const uint32_t places = count * carries.state_len;
+  const uint32_t pieces = max(1u, gridDim.x / places);
+  const uint32_t width = (carries.channels + pieces - 1) / pieces;
+  for (uint32_t i = blockIdx.x; i < places * pieces; i += gridDim.x) {
+    const uint32_t place = i / pieces;
+    const UndoMove move = moves[place / carries.state_len];
+    const uint32_t steps = place % carries.state_len + 1;
+    if (steps > move.rows) continue;
+    float* ring = RingRowBack(carries, move.carry, move.cursor, steps);
+    float* undo = Row(carries, move.carry, carries.ring_rows + carries.state_len - steps);
+    const float* from = move.to_ring != 0 ? undo : ring;
+    float* to = move.to_ring != 0 ? ring : undo;
+    const uint32_t first = i % pieces * width;
+    const uint32_t end = min(first + width, carries.channels);
+    for (uint32_t column = first + threadIdx.x; column < end; column += threads) to[column] = from[column];
+  }
+}
+
 }  // namespace pleiad::cuda

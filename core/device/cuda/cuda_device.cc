@@ -1,12 +1,12 @@
 #include "core/device/cuda/cuda_device.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "core/base/status_macros.h"
+#include "core/device/cuda/gate_conv_args.h"
 #include "core/device/plan_check.h"
 
 namespace pleiad::cuda {
@@ -98,12 +98,23 @@ absl::Status CudaDevice::Retire(const Work& work) {
   if (work.slot == kNone) return absl::OkStatus();
   BatchSlot& slot = slots_[work.slot];
   slot.tensors.Finish(copy_out_);
-  float milliseconds = 0;
-  PLEIAD_RETURN_IF_ERROR(
-      ToStatus(cudaEventElapsedTime(&milliseconds, slot.begun.get(), slot.computed.get()), "cudaEventElapsedTime"));
+  PLEIAD_ASSIGN_OR_RETURN(const double seconds, BusySeconds(work));
   MutexLock lock(&mutex_);
-  stats_.busy_seconds += milliseconds / 1000;
+  stats_.busy_seconds += seconds;
   return absl::OkStatus();
+}
+
+absl::StatusOr<double> CudaDevice::BusySeconds(const Work& work) const {
+  const BatchSlot& slot = slots_[work.slot];
+  const cudaEvent_t begun = options_.time_kernels ? slot.begun.get() : slot.uploaded.get();
+  float milliseconds = 0;
+  PLEIAD_RETURN_IF_ERROR(ToStatus(cudaEventElapsedTime(&milliseconds, begun, work.computed), "cudaEventElapsedTime"));
+  if (!options_.time_kernels && work.before != nullptr) {
+    float since = 0;
+    PLEIAD_RETURN_IF_ERROR(ToStatus(cudaEventElapsedTime(&since, work.before, work.computed), "cudaEventElapsedTime"));
+    milliseconds = std::min(milliseconds, since);
+  }
+  return double{milliseconds} / 1000;
 }
 
 // ---- batches -------------------------------------------------------------------------------------------------------
@@ -129,7 +140,6 @@ absl::StatusOr<Ticket> CudaDevice::Run(const BatchPlan& plan) {
   PLEIAD_RETURN_IF_ERROR(Wait(slot.last));
   status = Enqueue(plan, slot, &work);
   if (!status.ok()) return Lose(std::move(status));
-  last_batch_ = &slot;
   return Push(work);
 }
 
@@ -154,7 +164,9 @@ absl::Status CudaDevice::Enqueue(const BatchPlan& plan, BatchSlot& slot, Work* w
   PLEIAD_RETURN_IF_ERROR(EnqueueUploads(layout, counts, slot));
 
   const std::byte* image = slot.device_image.data();
-  PLEIAD_RETURN_IF_ERROR(ToStatus(cudaEventRecord(slot.begun.get(), compute_.get()), "cudaEventRecord"));
+  if (options_.time_kernels) {
+    PLEIAD_RETURN_IF_ERROR(ToStatus(cudaEventRecord(slot.begun.get(), compute_.get()), "cudaEventRecord"));
+  }
   CopyRowsArgs fills;
   fills.pairs = reinterpret_cast<const RowPair*>(image + layout.pairs);
   fills.count = counts.fills;
@@ -180,11 +192,12 @@ absl::Status CudaDevice::Enqueue(const BatchPlan& plan, BatchSlot& slot, Work* w
       PLEIAD_RETURN_IF_ERROR(EnqueueStage(slot, plan.layer, layout, {tokens, counts.items, counts.moves}));
     }
   }
-  PLEIAD_RETURN_IF_ERROR(ToStatus(cudaEventRecord(slot.computed.get(), compute_.get()), "cudaEventRecord"));
-  work->done = slot.computed.get();
+  slot.turn ^= 1;
+  work->before = last_computed_;
+  work->done = work->computed = last_computed_ = slot.computed[slot.turn].get();
+  PLEIAD_RETURN_IF_ERROR(ToStatus(cudaEventRecord(work->computed, compute_.get()), "cudaEventRecord"));
   if (slot.tensors.has_outputs()) {
-    PLEIAD_RETURN_IF_ERROR(
-        ToStatus(cudaStreamWaitEvent(download_.get(), slot.computed.get(), 0), "cudaStreamWaitEvent"));
+    PLEIAD_RETURN_IF_ERROR(ToStatus(cudaStreamWaitEvent(download_.get(), work->computed, 0), "cudaStreamWaitEvent"));
     PLEIAD_RETURN_IF_ERROR(slot.tensors.EnqueueOutputs(download_.get()));
     PLEIAD_RETURN_IF_ERROR(ToStatus(cudaEventRecord(slot.done.get(), download_.get()), "cudaEventRecord"));
     work->done = slot.done.get();
@@ -196,10 +209,9 @@ absl::Status CudaDevice::Enqueue(const BatchPlan& plan, BatchSlot& slot, Work* w
 }
 
 absl::Status CudaDevice::EnqueueUploads(const PlanImageLayout& layout, const PlanImageCounts& counts, BatchSlot& slot) {
-  if (counts.uploads > counts.fills && last_batch_ != nullptr) {
+  if (counts.uploads > counts.fills && last_computed_ != nullptr) {
     // A bypassed row may be one that the batch before still gathers.
-    PLEIAD_RETURN_IF_ERROR(
-        ToStatus(cudaStreamWaitEvent(upload_.get(), last_batch_->computed.get(), 0), "cudaStreamWaitEvent"));
+    PLEIAD_RETURN_IF_ERROR(ToStatus(cudaStreamWaitEvent(upload_.get(), last_computed_, 0), "cudaStreamWaitEvent"));
   }
   PLEIAD_RETURN_IF_ERROR(ToStatus(
       cudaMemcpyAsync(slot.device_image.data(), slot.image.data(), counts.bytes, cudaMemcpyHostToDevice, upload_.get()),
@@ -234,6 +246,10 @@ bool CudaDevice::ProjectsFew(uint32_t tokens) const {
   return !options_.batch_invariant && CanProjectFew(tokens, options_.geometry.embed_dim, options_.geometry.head_dim());
 }
 
+bool CudaDevice::ProjectsRows(uint32_t tokens) const {
+  return !options_.batch_invariant && options_.row_dtype == DType::kBf16 && tokens <= project_rows_tokens_;
+}
+
 absl::Status CudaDevice::EnqueueProjection(const BatchSlot& slot, LayerOrdinal layer, const PlanImageLayout& layout,
                                            const StageSizes& sizes) {
   const LayerPointers pointers = layers_[layer.value()].pointers();
@@ -247,9 +263,19 @@ absl::Status CudaDevice::EnqueueProjection(const BatchSlot& slot, LayerOrdinal l
     args.out = key_value_.As<uint16_t>();
     return ToStatus(LaunchProjectFew(args, sizes.tokens, multiprocessors_, compute_.get()), "launch of the projection");
   }
-  gather.out = embeddings_.As<uint16_t>();
   gather.moves = reinterpret_cast<const UndoMove*>(slot.device_image.data() + layout.moves);
   gather.carries = carries_;
+  if (ProjectsRows(sizes.tokens)) {
+    ProjectRowsArgs args;
+    args.gather = gather;
+    args.weights = pointers.key_value;
+    args.outputs = options_.geometry.channels() + options_.geometry.hidden_size;
+    args.embed = options_.geometry.embed_dim;
+    args.tokens = sizes.tokens;
+    args.out = key_value_.As<uint16_t>();
+    return ToStatus(LaunchProjectRows(args, multiprocessors_, compute_.get()), "launch of the projection");
+  }
+  gather.out = embeddings_.As<uint16_t>();
   PLEIAD_RETURN_IF_ERROR(ToStatus(LaunchGather(gather, sizes.moves, compute_.get()), "launch of the gather"));
   return gemm_->Enqueue(pointers.key_value, embeddings_.As<uint16_t>(), sizes.tokens, key_value_.As<uint16_t>(),
                         compute_.get());
@@ -259,22 +285,13 @@ absl::Status CudaDevice::EnqueueStage(const BatchSlot& slot, LayerOrdinal layer,
                                       const StageSizes& sizes) {
   const Geometry& geometry = options_.geometry;
   PLEIAD_RETURN_IF_ERROR(EnqueueProjection(slot, layer, layout, sizes));
-  GateConvArgs args;
+  GateConvArgs args = GateConvArgsOf(geometry, gate_conv_);
   args.header = reinterpret_cast<const PlanHeader*>(slot.device_image.data());
   args.items = reinterpret_cast<const ChainItem*>(slot.device_image.data() + layout.items);
   args.key_value = key_value_.As<uint16_t>();
   args.layer = layers_[layer.value()].pointers();
   args.carries = carries_;
   args.gates = gates_.As<ChainGate>();
-  args.hidden = geometry.hidden_size;
-  args.streams = geometry.hc_count;
-  args.dilation = geometry.dilation();
-  args.taps = geometry.conv_kernel_size;
-  args.eps = geometry.rms_norm_eps;
-  args.inverse_hidden = 1.0f / static_cast<float>(geometry.hidden_size);
-  args.inverse_root_hidden = 1.0f / std::sqrt(static_cast<float>(geometry.hidden_size));
-  args.fast = gate_conv_.fast;
-  args.early_start = gate_conv_.early_start;
   return ToStatus(LaunchGateConv(args, sizes.items, compute_.get()), "launch of gate and conv");
 }
 

@@ -50,9 +50,11 @@ class CudaDevice : public Device {
   struct Work {
     Ticket ticket;
     cudaEvent_t done = nullptr;
-    uint32_t slot = kNone;   // of a batch
-    uint32_t place = kNone;  // of a carry
-    float* rows = nullptr;   // where a carry that is read goes
+    uint32_t slot = kNone;  // of a batch
+    cudaEvent_t computed = nullptr;
+    cudaEvent_t before = nullptr;  // what `computed` was of the batch before
+    uint32_t place = kNone;        // of a carry
+    float* rows = nullptr;         // where a carry that is read goes
   };
   enum class BatchPath { kGraph, kLaunches };
   // What launches are sized for; the plan says what there is.
@@ -76,6 +78,8 @@ class CudaDevice : public Device {
   absl::Status lost() const ABSL_LOCKS_EXCLUDED(mutex_);
   Ticket Push(Work work) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status Retire(const Work& work) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Of a batch that is done; see DeviceStats::busy_seconds.
+  absl::StatusOr<double> BusySeconds(const Work& work) const;
 
   absl::Status CheckBatch(const BatchPlan& plan) const;
   absl::Status Enqueue(const BatchPlan& plan, BatchSlot& slot, Work* work);
@@ -85,8 +89,9 @@ class CudaDevice : public Device {
                             const StageSizes& sizes);
   absl::Status EnqueueProjection(const BatchSlot& slot, LayerOrdinal layer, const PlanImageLayout& layout,
                                  const StageSizes& sizes);
-  // Whether gather and projection of a batch are one kernel, which does no undo moves.
+  // Whether gather and projection of a batch are one kernel: for few tokens, which does no undo moves, or for more.
   bool ProjectsFew(uint32_t tokens) const;
+  bool ProjectsRows(uint32_t tokens) const;
   GatherArgs GatherFrom(const BatchSlot& slot, const PlanImageLayout& layout, LayerOrdinal layer,
                         uint32_t tokens) const;
   // Null: none.
@@ -101,6 +106,7 @@ class CudaDevice : public Device {
   uint32_t scratch_tokens_ = 0;
   GateConvSetup gate_conv_;
   uint32_t multiprocessors_ = 0;
+  uint32_t project_rows_tokens_ = 0;  // the most that LaunchProjectRows takes
   std::string capture_error_;
 
   // Read by Run alone after Start; memory of the device is written by its streams.
@@ -121,7 +127,7 @@ class CudaDevice : public Device {
   std::array<BatchSlot, kSlots> slots_;
   uint32_t next_slot_ = 0;
   uint32_t stamp_ = 0;
-  const BatchSlot* last_batch_ = nullptr;
+  cudaEvent_t last_computed_ = nullptr;
   ThreadPool copy_in_;
   ThreadPool copy_out_;  // used by whoever retires
 

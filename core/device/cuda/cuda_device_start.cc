@@ -41,6 +41,12 @@ absl::StatusOr<std::unique_ptr<Device>> CudaDevice::Create(const DeviceOptions& 
     return absl::InvalidArgumentError(absl::StrCat("conv_kernel_size = ", options.geometry.conv_kernel_size,
                                                    ": must be <= ", kMaxConvTaps, " on CUDA"));
   }
+  // Kernels count the values of a batch in 32 bits.
+  if (uint64_t{options.max_tokens} * options.geometry.embed_dim > 0xFFFFFFFF) {
+    return absl::InvalidArgumentError(absl::StrCat("max_tokens = ", options.max_tokens,
+                                                   ": must be <= ", 0xFFFFFFFF / options.geometry.embed_dim,
+                                                   " on CUDA, with ple_embed_dim ", options.geometry.embed_dim));
+  }
   std::unique_ptr<CudaDevice> device(new CudaDevice(options));
   PLEIAD_RETURN_IF_ERROR(device->Start(std::move(weights)));
   return device;
@@ -119,6 +125,9 @@ absl::Status CudaDevice::AllocateStage() {
                                   "preparing gate and conv"));
   shape_.concurrent_items = gate_conv_.concurrent_items;
   multiprocessors_ = static_cast<uint32_t>(multiprocessors);
+  PLEIAD_RETURN_IF_ERROR(ToStatus(PrepareProjectRows(geometry.channels() + geometry.hidden_size, geometry.embed_dim,
+                                                     geometry.head_dim(), &project_rows_tokens_),
+                                  "preparing the projection of few tokens"));
   for (BatchSlot& slot : slots_) {
     PLEIAD_ASSIGN_OR_RETURN(slot, BatchSlot::Create(shape_, options_.max_tokens, scratch_tokens_));
   }

@@ -123,26 +123,26 @@ __global__ void __launch_bounds__(kMaxThreads, 1) GateConv(const GateConvArgs ar
   }
 
   Token token = load(item.local);
+  Gate gate = gate_of(token);
+  if (followed && item.count <= kPast) publish(item.local, gate.gr);
+#pragma unroll
+  for (int j = 0; j < kPast; ++j) {
+    const uint32_t back = (j + 1) * args.dilation;
+    if (back > item.local) continue;
+    const uint32_t before = item.local - back;
+    const float gr = Await(gates + uint64_t{before} * args.streams, stamp);
+    const uint16_t* kv = args.key_value + uint64_t{item.first_token + before} * kv_width;
+    past[j] = ConvRow(Widen(LoadBf16(kv + channels + column, columns)), gr, AsFloats(conv_low, conv_high));
+  }
+  ConvSums<kTaps> conv(taps, past);
   for (uint32_t i = 0; i < item.count; ++i) {
     const uint32_t local = item.local + i * args.dilation;
     Token next = token;
     if (i + 1 < item.count) next = load(local + args.dilation);
-    const Gate gate = gate_of(token);
-    if (i == 0) {
-      if (followed && item.count <= kPast) publish(local, gate.gr);
-#pragma unroll
-      for (int j = 0; j < kPast; ++j) {
-        const uint32_t back = (j + 1) * args.dilation;
-        if (back > item.local) continue;
-        const uint32_t before = item.local - back;
-        const float gr = Await(gates + uint64_t{before} * args.streams, stamp);
-        const uint16_t* kv = args.key_value + uint64_t{item.first_token + before} * kv_width;
-        past[j] = ConvRow(Widen(LoadBf16(kv + channels + column, columns)), gr, AsFloats(conv_low, conv_high));
-      }
-    }
-
-    const Eight x = ConvRow(Widen(token.value), gate.gr, AsFloats(conv_low, conv_high));
-    Eight out = Delta<kTaps>(taps, past, x, Widen(token.value), gate.g);
+    if (i > 0) gate = gate_of(token);
+    const Eight v = Widen(token.value);
+    const Eight x = ConvRow(v, gate.gr, AsFloats(conv_low, conv_high));
+    Eight out = Delta(conv.Take(taps, x), v, gate.g);
     if ((item.flags & kAddHighway) != 0) {
       const Eight q = highway(token);
 #pragma unroll
@@ -155,9 +155,6 @@ __global__ void __launch_bounds__(kMaxThreads, 1) GateConv(const GateConvArgs ar
       StoreF32(reinterpret_cast<float*>(to), columns, out);
     }
     if (float* row = RingRow(args.carries, item, local); row != nullptr) StoreF32(row + at, columns, x);
-#pragma unroll
-    for (int j = kPast - 1; j > 0; --j) past[j] = past[j - 1];
-    if (kPast > 0) past[0] = x;
     token = next;
   }
 }

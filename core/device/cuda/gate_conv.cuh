@@ -69,22 +69,55 @@ __device__ inline Eight ConvRow(const Eight& v, float gr, const Eight& norm_conv
   return x;
 }
 
-// u + silu(c): c sums the taps, oldest first; past[j] lies j + 1 dilations back.
+// The conv's sums over the taps, oldest first, as far as they are known: each token adds its part to those to come.
 template <int kTaps>
-__device__ inline Eight Delta(const uint4 (&taps)[kTaps], const Eight* past, const Eight& x, const Eight& v, float g) {
-  Eight c{};
+class ConvSums {
+ public:
+  // Of a token with nothing before it.
+  __device__ ConvSums() {
 #pragma unroll
-  for (int j = 0; j + 1 < kTaps; ++j) {
-    const Eight w = Widen(taps[j]);
-#pragma unroll
-    for (uint32_t e = 0; e < kColumns; ++e) c.v[e] = __fmaf_rn(w.v[e], past[kTaps - 2 - j].v[e], c.v[e]);
+    for (int j = 0; j < kPending; ++j) sums_[j] = Eight{};
   }
-  const Eight w = Widen(taps[kTaps - 1]);
+  // past[j] lies j + 1 dilations back.
+  __device__ ConvSums(const uint4 (&taps)[kTaps], const Eight* past) : ConvSums() {
+#pragma unroll
+    for (int j = kTaps - 2; j >= 0; --j) Add(taps, past[j]);
+  }
+  // c of the token whose row is x.
+  __device__ Eight Take(const uint4 (&taps)[kTaps], const Eight& x) {
+    const Eight w = Widen(taps[kTaps - 1]);
+    Eight c;
+#pragma unroll
+    for (uint32_t e = 0; e < kColumns; ++e) {
+      c.v[e] = __fmaf_rn(w.v[e], x.v[e], kTaps > 1 ? sums_[0].v[e] : 0.0f);
+    }
+    Add(taps, x);
+    return c;
+  }
+
+ private:
+  static constexpr int kPending = kTaps > 1 ? kTaps - 1 : 1;
+
+  __device__ void Add(const uint4 (&taps)[kTaps], const Eight& x) {
+#pragma unroll
+    for (int j = 0; j + 1 < kTaps; ++j) {
+      const Eight w = Widen(taps[kTaps - 2 - j]);
+#pragma unroll
+      for (uint32_t e = 0; e < kColumns; ++e) {
+        sums_[j].v[e] = __fmaf_rn(w.v[e], x.v[e], j + 2 < kTaps ? sums_[j + 1].v[e] : 0.0f);
+      }
+    }
+  }
+
+  Eight sums_[kPending];  // of the next token, of the one after it, ...
+};
+
+// u + silu(c)
+__device__ inline Eight Delta(const Eight& c, const Eight& v, float g) {
   Eight out;
 #pragma unroll
   for (uint32_t e = 0; e < kColumns; ++e) {
-    const float sum = __fmaf_rn(w.v[e], x.v[e], c.v[e]);
-    out.v[e] = g * v.v[e] + __fdividef(sum, 1.0f + __expf(-sum));
+    out.v[e] = g * v.v[e] + __fdividef(c.v[e], 1.0f + __expf(-c.v[e]));
   }
   return out;
 }

@@ -3,9 +3,10 @@
 //
 // A warp has 256 columns. Its lanes copy them to shared memory in 16-byte pieces side by side, some tokens ahead; then
 // lane i works on columns 4i to 4i + 3 of either half, so that FP32 goes in and out 16 bytes a lane, side by side too.
-// A token's sums are begun two tokens before its conv and finished by one warp in turn; warps wait for one another only
-// where these two hand over, and hardly there.
-// Tokens whose scalars the next item of the chain needs come first, for their scalars alone.
+// A token's sums are begun three tokens before its conv and finished by one warp in turn; warps wait for one another
+// only where these two hand over, and hardly there. Tokens whose scalars the next item of the chain needs come first,
+// for their scalars alone.
+#include "core/device/cuda/async_copy.cuh"
 #include "core/device/cuda/block_sums.cuh"
 #include "core/device/cuda/columns.cuh"
 #include "core/device/cuda/gate_conv.cuh"
@@ -14,26 +15,32 @@ namespace pleiad::cuda {
 namespace {
 
 constexpr uint32_t kMaxThreads = kFastHidden / kColumns;
-constexpr uint32_t kStages = 4;
+constexpr uint32_t kStages = 5;
+constexpr uint32_t kLead = 3;  // turns from where a token's sums begin to its conv
+// A token's key is done with where its sums begin.
+constexpr uint32_t kKeys = kStages - kLead;
+// Of what the warps hand over: more turns than any two of them are apart.
+constexpr uint32_t kHanded = 4;
 constexpr int kTaps = 4;
 constexpr int kPast = kTaps - 1;
 constexpr uint32_t kHalf = 128;  // columns of half a warp's share
 
 // Rows of one token and stream, as in memory.
 struct Stage {
-  uint16_t key[kFastHidden];
   uint16_t value[kFastHidden];
   float highway[kFastHidden];  // or BF16 in the first half of each warp's bytes
 };
 
 struct Shared {
   Stage stages[kStages];
+  uint16_t keys[kKeys][kFastHidden];
   float norm_key_query[kFastHidden];
   float norm_conv[kFastHidden];
-  float4 sums[4][kMaxThreads / 32];
-  Gate gates[2];
-  uint64_t sums_ready[2];  // mbarriers: all warps have begun a token's sums
-  uint64_t gate_ready[2];  // one warp has finished them
+  float4 sums[kHanded][kMaxThreads / 32];
+  Gate gates[kHanded];
+  Gate known[kTaps - 1];         // of tokens handed on, for when their own turn comes
+  uint64_t sums_ready[kHanded];  // mbarriers: all warps have begun a token's sums
+  uint64_t gate_ready[kHanded];  // one warp has finished them
 };
 
 // Columns of this thread: `row` points at the first, the others lie kHalf further.
@@ -58,64 +65,11 @@ __device__ void StoreHalves(uint16_t* row, const Eight& value) {
          uint2{RoundPair(value.v[4], value.v[5]), RoundPair(value.v[6], value.v[7])});
 }
 
-__device__ uint32_t SharedAddress(const void* p) { return static_cast<uint32_t>(__cvta_generic_to_shared(p)); }
-
-__device__ void CopyAsync(void* to, const void* from) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(SharedAddress(to)), "l"(from) : "memory");
-}
-
-__device__ void Commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-
-__device__ void InitBarrier(uint64_t* barrier, uint32_t arrivals) {
-  asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(SharedAddress(barrier)), "r"(arrivals) : "memory");
-}
-
-// What this thread wrote is seen by whoever has waited.
-__device__ void Arrive(uint64_t* barrier) {
-  asm volatile("{.reg .b64 state; mbarrier.arrive.shared.b64 state, [%0];}" ::"r"(SharedAddress(barrier)) : "memory");
-}
-
-// For the end of a phase: `parity` 0 is the first, 1 the second, and so on in turn.
-__device__ void AwaitPhase(uint64_t* barrier, uint32_t parity) {
-  uint32_t done = 0;
-  while (done == 0) {
-#if __CUDA_ARCH__ >= 900
-    asm volatile("{.reg .pred p; mbarrier.try_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p;}"
-                 : "=r"(done)
-                 : "r"(SharedAddress(barrier)), "r"(parity)
-                 : "memory");
-#else
-    asm volatile("{.reg .pred p; mbarrier.test_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p;}"
-                 : "=r"(done)
-                 : "r"(SharedAddress(barrier)), "r"(parity)
-                 : "memory");
-#endif
-  }
-}
-
-// This warp's copies but the last kPending groups have come, for all its lanes.
-template <int kPending>
-__device__ void AwaitAllBut() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
-  __syncwarp();
-}
-
-__global__ void __launch_bounds__(kMaxThreads, 2) GateConvFast(const GateConvArgs args) {
-  extern __shared__ uint4 memory[];
-  Shared& shared = *reinterpret_cast<Shared*>(memory);
-  const uint32_t index = blockIdx.x / args.streams;
+// kUsual: FP32 in and out, and the output is the highway.
+template <bool kUsual>
+__device__ __forceinline__ void WorkOn(const GateConvArgs& args, const PlanHeader& header, const ChainItem& item,
+                                       Shared& shared) {
   const uint32_t stream = blockIdx.x % args.streams;
-  // Both at once: the list has room for every block.
-  const PlanHeader header = *args.header;
-  const ChainItem item = args.items[index];
-  if (index >= header.num_items) return;
-
-  if (threadIdx.x == 0) {
-    for (uint64_t& barrier : shared.sums_ready) InitBarrier(&barrier, args.hidden / (2 * kHalf));
-    for (uint64_t& barrier : shared.gate_ready) InitBarrier(&barrier, 1);
-  }
-  __syncthreads();
-
   const uint32_t warp = threadIdx.x / 32;
   const uint32_t lane = threadIdx.x % 32;
   const uint32_t warps = args.hidden / (2 * kHalf);
@@ -136,23 +90,15 @@ __global__ void __launch_bounds__(kMaxThreads, 2) GateConvFast(const GateConvArg
   uint4 taps[kTaps];
 #pragma unroll
   for (int j = 0; j < kTaps; ++j) taps[j] = LoadHalves(args.layer.taps + j * channels + at + column);
-  // Rows of the steps before; those of this batch follow below. past[j] lies j + 1 dilations back.
-  Eight past[kPast];
-#pragma unroll
-  for (int j = 0; j < kPast; ++j) {
-    past[j] = Eight{};
-    if (const float* row = CarryRow(args.carries, item, (j + 1) * args.dilation); row != nullptr) {
-      past[j] = LoadHalves(row + at + column);
-    }
-  }
 
-  const bool input_bf16 = (item.flags & kInputBf16) != 0;
-  const bool output_bf16 = (item.flags & kOutputBf16) != 0;
+  const bool add_highway = kUsual || (item.flags & kAddHighway) != 0;
+  const bool input_bf16 = !kUsual && (item.flags & kInputBf16) != 0;
+  const bool output_bf16 = !kUsual && (item.flags & kOutputBf16) != 0;
   const bool spread = (item.flags & kSpread) != 0;
-  const uint32_t input_size = spread || !input_bf16 ? 4 : 2;
-  const uint32_t output_size = spread || !output_bf16 ? 4 : 2;
-  const uint64_t input = item.input + at * input_size + (input_bf16 ? eight * 2 : column * 4);
-  const uint64_t output = item.output + at * output_size + column * (output_bf16 ? 2 : 4);
+  const uint32_t input_row = channels * (spread || !input_bf16 ? 4 : 2);  // bytes
+  const uint32_t output_row = channels * (spread || !output_bf16 ? 4 : 2);
+  const uint64_t input = item.input + input_row / args.streams * stream + (input_bf16 ? eight * 2 : column * 4);
+  const uint64_t output = item.output + output_row / args.streams * stream + column * (output_bf16 ? 2 : 4);
   const uint16_t* const kv = args.key_value + uint64_t{item.first_token} * kv_width;
   if (item.input == 0) {
     for (Stage& stage : shared.stages) {
@@ -161,36 +107,29 @@ __global__ void __launch_bounds__(kMaxThreads, 2) GateConvFast(const GateConvArg
     __syncwarp();
   }
 
-  // What the projection wrote is read from here on.
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
-
   // Turns: the tokens whose scalars are handed on, then all tokens of the item.
   const bool followed = item.local + item.count * args.dilation < item.num_tokens;
   const uint32_t ahead = followed ? min(kPast, static_cast<int>(item.count) - 1) : 0;
   const uint32_t turns = ahead + item.count;
+  const uint32_t unknown = turns - ahead;  // turns that need their sums: those at the end had them ahead
   const auto local_of = [&](uint32_t turn) {
     return item.local + (turn < ahead ? item.count - ahead + turn : turn - ahead) * args.dilation;
   };
-  const auto fetch = [&](uint32_t turn) {
-    if (turn < turns) {
-      Stage& stage = shared.stages[turn % kStages];
-      const uint32_t local = local_of(turn);
-      const uint16_t* row = kv + uint64_t{local} * kv_width;
-      CopyAsync(&stage.key[eight], row + at + eight);
-      CopyAsync(&stage.value[eight], row + channels + eight);
-      if (item.input != 0) {
-        const uint64_t from = input + uint64_t{local} * (channels * input_size);
-        if (input_bf16) {
-          CopyAsync(reinterpret_cast<uint16_t*>(&stage.highway[share]) + 8 * lane, reinterpret_cast<void*>(from));
-        } else {
-          CopyAsync(&stage.highway[column], reinterpret_cast<const float*>(from));
-          CopyAsync(&stage.highway[column + kHalf], reinterpret_cast<const float*>(from) + kHalf);
-        }
-      }
+  const auto fetch_highway = [&](uint32_t turn, uint32_t place) {
+    if (item.input == 0) return;
+    Stage& stage = shared.stages[place];
+    const uint64_t from = input + uint64_t{local_of(turn)} * input_row;
+    if (input_bf16) {
+      CopyAsync(reinterpret_cast<uint16_t*>(&stage.highway[share]) + 8 * lane, reinterpret_cast<void*>(from));
+    } else {
+      CopyAsync(&stage.highway[column], reinterpret_cast<const float*>(from));
+      CopyAsync(&stage.highway[column + kHalf], reinterpret_cast<const float*>(from) + kHalf);
     }
-    Commit();
+  };
+  const auto fetch_key_value = [&](uint32_t turn, uint32_t place, uint32_t key) {
+    const uint16_t* row = kv + uint64_t{local_of(turn)} * kv_width + eight;
+    if (turn < unknown) CopyAsync(&shared.keys[key][eight], row + at);
+    CopyAsync(&shared.stages[place].value[eight], row + channels);
   };
   const auto highway = [&](const Stage& stage) {
     if (input_bf16) {
@@ -198,94 +137,139 @@ __global__ void __launch_bounds__(kMaxThreads, 2) GateConvFast(const GateConvArg
     }
     return LoadHalves(&stage.highway[column]);
   };
-  const auto begin_sums = [&](uint32_t turn) {
-    const Stage& stage = shared.stages[turn % kStages];
-    const Eight k = Widen(LoadHalves(&stage.key[column]));
-    const Eight v = Widen(LoadHalves(&stage.value[column]));
-    const Eight q = highway(stage);
-    const Eight norm = LoadHalves(&shared.norm_key_query[column]);
-    const float4 part = GateParts(k, q, v, norm);
-    WarpSums(part, shared.sums[turn % 4]);
-    __syncwarp();
-    if (lane == 0) Arrive(&shared.sums_ready[turn % 2]);
+  const auto await_projection = [] {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
   };
-  ChainGate* const gates = args.gates + uint64_t{item.first_token} * args.streams + stream;
-  // By a whole warp. Nobody overwrites these sums, nor the scalars they become, before all have read them: what would
-  // needs sums that every warp begins later than it reads.
-  const auto end_sums = [&](uint32_t turn) {
-    AwaitPhase(&shared.sums_ready[turn % 2], turn / 2 % 2);
-    const Gate gate = GateOf(SumsOfWarps(shared.sums[turn % 4], warps), args);
-    if (lane == 0 && followed && (turn < ahead || (turn == ahead && item.count <= kPast))) {
-      Publish(gates + uint64_t{local_of(turn)} * args.streams, gate.gr, header.stamp);
-    }
-    return gate;
-  };
-  uint32_t finisher = 0;
-  const auto end_sums_for_all = [&](uint32_t turn) {
-    if (turn < turns && warp == finisher) {
-      const Gate gate = end_sums(turn);
-      if (lane == 0) {
-        shared.gates[turn % 2] = gate;
-        Arrive(&shared.gate_ready[turn % 2]);
-      }
-    }
-    finisher = finisher + 1 == warps ? 0 : finisher + 1;
-  };
-
-  for (uint32_t turn = 0; turn < kStages; ++turn) fetch(turn);
-  AwaitAllBut<kStages - 1>();
-  begin_sums(0);
-  AwaitAllBut<kStages - 2>();
-  if (turns > 1) begin_sums(1);
-  // The first scalars are wanted at once: every warp finishes them for itself.
-  Gate gate = end_sums(0);
-  if (threadIdx.x == 0) Arrive(&shared.gate_ready[0]);
-  end_sums_for_all(1);
 #pragma unroll 1
-  for (uint32_t turn = 0; turn < turns; ++turn) {
-    if (turn > 0) {
-      AwaitPhase(&shared.gate_ready[turn % 2], turn / 2 % 2);
-      gate = shared.gates[turn % 2];
-    }
-    AwaitAllBut<kStages - 3>();
-    if (turn + 2 < turns) begin_sums(turn + 2);
-    if (turn >= ahead) {
-      const Stage& stage = shared.stages[turn % kStages];
-      const Eight norm = LoadHalves(&shared.norm_conv[column]);
-      if (turn == ahead) {
+  for (uint32_t turn = 0; turn < min(kStages, turns); ++turn) fetch_highway(turn, turn);
+  // Undo rows may still be on their way. What the projection writes is read behind the wait alone.
+  if (header.num_moves != 0) await_projection();
+  ChainGate* const gates = args.gates + uint64_t{item.first_token} * args.streams + stream;
+  // Rows before the item's first token: of this batch, of the steps before, or none. past[j] lies j + 1 dilations back.
+  const auto load_past = [&](bool in_batch, Eight(&past)[kPast]) {
 #pragma unroll
-        for (int j = 0; j < kPast; ++j) {
-          const uint32_t back = (j + 1) * args.dilation;
-          if (back > item.local) continue;
-          const uint32_t before = item.local - back;
-          const float gr = Await(gates + uint64_t{before} * args.streams, header.stamp);
-          past[j] = ConvRow(Widen(LoadHalves(kv + uint64_t{before} * kv_width + channels + column)), gr, norm);
-        }
+    for (int j = 0; j < kPast; ++j) {
+      const uint32_t back = (j + 1) * args.dilation;
+      past[j] = Eight{};
+      if (in_batch && back <= item.local) {
+        const uint32_t before = item.local - back;
+        const float gr = Await(gates + uint64_t{before} * args.streams, header.stamp);
+        past[j] = ConvRow(Widen(LoadHalves(kv + uint64_t{before} * kv_width + channels + column)), gr,
+                          LoadHalves(&shared.norm_conv[column]));
+      } else if (const float* row = CarryRow(args.carries, item, back); row != nullptr) {
+        past[j] = LoadHalves(row + at + column);
       }
+    }
+  };
+  const bool first_of_chain = item.local < args.dilation;
+  Eight carried[kPast] = {};
+  if (first_of_chain) load_past(false, carried);
+  await_projection();
+
+  // From this token on rows are kept.
+  const uint32_t kept = (item.flags & kHasCarry) == 0              ? 0xFFFFFFFFu
+                        : item.num_tokens > args.carries.ring_rows ? item.num_tokens - args.carries.ring_rows
+                                                                   : 0;
+  // A key's place is free again when its sums have begun, so later keys wait for that.
+#pragma unroll 1
+  for (uint32_t turn = 0; turn < kKeys; ++turn) {
+    if (turn < turns) fetch_key_value(turn, turn, turn);
+    Commit();
+  }
+  ConvSums<kTaps> conv(taps, carried);
+  // Sums of turn i begin, and the output of turn i - kLead is made.
+  uint32_t next = 0;                 // where the rows of turn i lie
+  uint32_t key = 0;                  // and its key, and then that kKeys turns on
+  uint32_t place = kStages - kLead;  // of the rows of turn i - kLead, and then of those kStages turns on
+  uint32_t finished = warp;          // the turn whose sums this warp finishes
+#pragma unroll 1
+  for (uint32_t i = 0; i < turns + kLead; ++i) {
+    const uint32_t turn = i - kLead;
+    Gate gate{};
+    if (i >= kLead) {
+      if (turn < unknown) AwaitPhase(&shared.gate_ready[turn % kHanded], turn / kHanded & 1);
+      gate = turn < unknown ? shared.gates[turn % kHanded] : shared.known[turn - unknown];
+    }
+    AwaitAllBut<kKeys - 1>();
+    if (i < unknown) {
+      const Eight k = Widen(LoadHalves(&shared.keys[key][column]));
+      const Eight v = Widen(LoadHalves(&shared.stages[next].value[column]));
+      const Eight q = highway(shared.stages[next]);
+      const Eight norm = LoadHalves(&shared.norm_key_query[column]);
+      WarpSums(GateParts(k, q, v, norm), shared.sums[i % kHanded]);
+      __syncwarp();
+      if (lane == 0) Arrive(&shared.sums_ready[i % kHanded]);
+    }
+    if (i >= ahead + kLead) {
+      if (i == ahead + kLead && !first_of_chain) {
+        Eight past[kPast];
+        load_past(true, past);
+        conv = ConvSums<kTaps>(taps, past);
+      }
+      const Stage& stage = shared.stages[place];
       const uint32_t local = local_of(turn);
       const Eight v = Widen(LoadHalves(&stage.value[column]));
-      const Eight x = ConvRow(v, gate.gr, norm);
-      Eight out = Delta<kTaps>(taps, past, x, v, gate.g);
-      if ((item.flags & kAddHighway) != 0) {
+      const Eight x = ConvRow(v, gate.gr, LoadHalves(&shared.norm_conv[column]));
+      Eight out = Delta(conv.Take(taps, x), v, gate.g);
+      if (add_highway) {
         const Eight q = highway(stage);
 #pragma unroll
         for (uint32_t e = 0; e < kColumns; ++e) out.v[e] = q.v[e] + out.v[e];
       }
-      const uint64_t to = output + uint64_t{local} * (channels * output_size);
+      const uint64_t to = output + uint64_t{local} * output_row;
       if (output_bf16) {
         StoreHalves(reinterpret_cast<uint16_t*>(to), out);
       } else {
         StoreHalves(reinterpret_cast<float*>(to), out);
       }
-      if (float* row = RingRow(args.carries, item, local); row != nullptr) StoreHalves(row + at + column, x);
-#pragma unroll
-      for (int j = kPast - 1; j > 0; --j) past[j] = past[j - 1];
-      past[0] = x;
+      if (local >= kept) StoreHalves(RingRow(args.carries, item, local) + at + column, x);
     }
     // All lanes have read what the copies replace.
     __syncwarp();
-    fetch(turn + kStages);
-    end_sums_for_all(turn + 2);
+    if (i + kKeys < turns) {
+      if (i >= kLead) fetch_highway(i + kKeys, place);
+      fetch_key_value(i + kKeys, place, key);
+    }
+    Commit();
+    next = next + 1 == kStages ? 0 : next + 1;
+    place = place + 1 == kStages ? 0 : place + 1;
+    key = key + 1 == kKeys ? 0 : key + 1;
+    // Warps finish sums in turn. Nobody overwrites these, nor the scalars they become, before all have read them: what
+    // would needs sums that every warp begins later than it reads.
+    if (i == finished && i < unknown) {
+      finished += warps;
+      AwaitPhase(&shared.sums_ready[i % kHanded], i / kHanded & 1);
+      const Gate ended = GateOf(SumsOfWarps(shared.sums[i % kHanded], warps), args);
+      if (lane == 0) {
+        shared.gates[i % kHanded] = ended;
+        if (i < ahead) shared.known[i] = ended;
+        Arrive(&shared.gate_ready[i % kHanded]);
+        if (followed && (i < ahead || (i == ahead && item.count <= kPast))) {
+          Publish(gates + uint64_t{local_of(i)} * args.streams, ended.gr, header.stamp);
+        }
+      }
+    }
+  }
+}
+
+__global__ void __launch_bounds__(kMaxThreads, 2) GateConvFast(const GateConvArgs args) {
+  extern __shared__ uint4 memory[];
+  Shared& shared = *reinterpret_cast<Shared*>(memory);
+  // Both at once: the list has room for every block.
+  const PlanHeader header = *args.header;
+  const ChainItem item = args.items[blockIdx.x / args.streams];
+  if (blockIdx.x / args.streams >= header.num_items) return;
+  if (threadIdx.x == 0) {
+    for (uint64_t& barrier : shared.sums_ready) InitBarrier(&barrier, args.hidden / (2 * kHalf));
+    for (uint64_t& barrier : shared.gate_ready) InitBarrier(&barrier, 1);
+  }
+  __syncthreads();
+  if ((item.flags & (kInputBf16 | kOutputBf16 | kAddHighway)) == kAddHighway && item.input != 0) {
+    WorkOn<true>(args, header, item, shared);
+  } else {
+    WorkOn<false>(args, header, item, shared);
   }
 }
 

@@ -94,7 +94,7 @@ struct GatherArgs {
   const uint16_t* f8_decode = nullptr;
   uint32_t head_dim = 0;
   uint16_t* out = nullptr;          // BF16 [num_rows, head_dim]
-  uint32_t max_rows = 0;            // >= header->num_rows
+  uint32_t max_rows = 0;            // >= header->num_rows; of less than 2^32 values
   const UndoMove* moves = nullptr;  // [header->num_moves], done by the way; null: none
   CarryMemory carries;
 };
@@ -102,18 +102,32 @@ struct GatherArgs {
 cudaError_t LaunchGather(const GatherArgs& args, uint32_t usual_moves, cudaStream_t stream);
 
 // Gather and projection of few tokens in one.
-inline constexpr uint32_t kFewTokens = 4;
+inline constexpr uint32_t kFewTokens = 2;
 inline constexpr uint32_t kFewEmbed = 2560;
 struct ProjectFewArgs {
   GatherArgs gather;                  // without out and moves
   const uint16_t* weights = nullptr;  // BF16 [outputs, embed]
   uint32_t outputs = 0;               // C + H
   uint32_t embed = 0;                 // E, of a shape that CanProjectFew
-  uint16_t* out = nullptr;            // BF16 [max_tokens rounded up to 1, 2 or 4, outputs]
+  uint16_t* out = nullptr;            // BF16 [max_tokens, outputs]
 };
 bool CanProjectFew(uint32_t tokens, uint32_t embed, uint32_t head_dim);
 cudaError_t LaunchProjectFew(const ProjectFewArgs& args, uint32_t max_tokens, uint32_t multiprocessors,
                              cudaStream_t stream);
+
+// The same for more tokens, on tensor cores; BF16 rows alone.
+inline constexpr uint32_t kMaxProjectRowsTokens = 64;
+struct ProjectRowsArgs {
+  GatherArgs gather;                  // without out; moves are done by the way
+  const uint16_t* weights = nullptr;  // BF16 [outputs, embed]
+  uint32_t outputs = 0;               // C + H
+  uint32_t embed = 0;                 // E
+  uint32_t tokens = 0;                // T, or more: then those behind the batch's are zeros
+  uint16_t* out = nullptr;            // BF16 [tokens, outputs]
+};
+cudaError_t LaunchProjectRows(const ProjectRowsArgs& args, uint32_t multiprocessors, cudaStream_t stream);
+// Before the first launch: the most tokens that this GPU takes for a shape, 0 where it takes none.
+cudaError_t PrepareProjectRows(uint32_t outputs, uint32_t embed, uint32_t head_dim, uint32_t* max_tokens);
 
 struct CopyRowsArgs {
   const RowPair* pairs = nullptr;

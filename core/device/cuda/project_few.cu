@@ -1,4 +1,4 @@
-// project_few: gather and projection of one to four tokens in one kernel, for decode of few sequences: the time to read
+// project_few: gather and projection of one or two tokens in one kernel, for decode of few sequences: the time to read
 // the weights once, without the launches of a gather and a matrix product.
 //
 // A block has an even share of the outputs, a warp takes one output after the other: its lanes read the weights' row
@@ -100,8 +100,7 @@ bool CanProjectFew(uint32_t tokens, uint32_t embed, uint32_t head_dim) {
 cudaError_t LaunchProjectFew(const ProjectFewArgs& args, uint32_t max_tokens, uint32_t multiprocessors,
                              cudaStream_t stream) {
   if (max_tokens == 1) return Launch<1>(args, multiprocessors, stream);
-  if (max_tokens == 2) return Launch<2>(args, multiprocessors, stream);
-  return Launch<4>(args, multiprocessors, stream);
+  return Launch<2>(args, multiprocessors, stream);
 }
 
 }  // namespace pleiad::cuda
