@@ -15,8 +15,10 @@ uint64_t ResidentBytes(pid_t process) {
 }
 
 std::ostream& operator<<(std::ostream& out, const MemoryGrowth& growth) {
-  return out << "resident after " << growth.warm_cycles << " cycles " << growth.warm_bytes / 1024 << " KiB, after "
-             << growth.cycles << " " << growth.end_bytes / 1024 << " KiB";
+  out << "resident after " << growth.warm_cycles << " cycles " << growth.warm_bytes / 1024 << " KiB, after "
+      << growth.cycles << " " << growth.end_bytes / 1024 << " KiB; on the way";
+  for (uint64_t bytes : growth.samples) out << " " << bytes / 1024;
+  return out;
 }
 
 MemoryGrowth MeasureGrowth(pid_t process, uint32_t warm_cycles, uint32_t cycles, uint32_t stride,
@@ -26,6 +28,7 @@ MemoryGrowth MeasureGrowth(pid_t process, uint32_t warm_cycles, uint32_t cycles,
   growth.cycles = cycles;
   for (uint32_t done = 0; done < cycles; done += stride) {
     if (done == warm_cycles) growth.warm_bytes = ResidentBytes(process);
+    if (done % (cycles / 10) < stride) growth.samples.push_back(ResidentBytes(process));
     run(done);
   }
   growth.end_bytes = ResidentBytes(process);

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <ostream>
+#include <vector>
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define PLEIAD_SANITIZED 1
@@ -33,6 +34,7 @@ uint64_t ResidentBytes(pid_t process);
 struct MemoryGrowth {
   uint32_t warm_cycles = 0, cycles = 0;
   uint64_t warm_bytes = 0, end_bytes = 0;  // resident after them
+  std::vector<uint64_t> samples;           // resident, ten over the cycles, for whoever reads a failure
 
   uint64_t bytes() const { return end_bytes > warm_bytes ? end_bytes - warm_bytes : 0; }
 };
