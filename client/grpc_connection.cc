@@ -1,5 +1,4 @@
 #include <google/protobuf/wrappers.pb.h>
-#include <grpc/grpc.h>
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
 
@@ -13,11 +12,13 @@
 #include "client/connection.h"
 #include "client/internal/convert.h"
 #include "client/internal/mutex.h"
+#include "client/internal/raw_stream.h"
 #include "pleiad/v1/ple.grpc.pb.h"
 
 namespace pleiad::client {
 namespace {
 
+using internal::MakeChannel;
 using internal::ToReply;
 using internal::ToStatus;
 using internal::ToWire;
@@ -27,22 +28,6 @@ absl::Status CallStatus(const grpc::Status& status, const grpc::ClientContext& c
   const auto& trailers = context.GetServerTrailingMetadata();
   const auto it = trailers.find(internal::kStatusMetadata);
   return ToStatus(status, it == trailers.end() ? std::string() : std::string(it->second.data(), it->second.size()));
-}
-
-std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address, int receive_bytes) {
-  // The library is never shut down: that waits up to 10 s for a poller that a stalled write has left behind.
-  [[maybe_unused]] static const bool kept = (grpc_init(), true);
-  grpc::ChannelArguments args;
-  args.SetMaxReceiveMessageSize(receive_bytes);
-  args.SetMaxSendMessageSize(-1);
-  // A broken connection is tried again at once; pauses are the caller's.
-  args.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 50);
-  // Also the least time that a connection attempt is given.
-  args.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 5000);
-  args.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
-  // A connection of its own, whatever other clients of this process do.
-  args.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), args);
 }
 
 // The largest answer of Forward, Lookup and Snapshot, with room for what surrounds it.

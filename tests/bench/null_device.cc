@@ -1,0 +1,45 @@
+#include "tests/bench/null_device.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "client/cli/marks.h"
+#include "core/base/status_macros.h"
+
+namespace pleiad::bench {
+namespace {
+
+void CopyMarks(const TensorPart& part, uint64_t channels) {
+  const uint64_t bytes = part.num_tokens * channels * ByteSize(part.output_dtype);
+  const std::byte* input = part.input_dtype == part.output_dtype ? part.input : nullptr;
+  for (uint64_t at = 0; at < bytes; at += cli::kBlock) {
+    const size_t size = std::min<uint64_t>(cli::kMark, bytes - at);
+    if (input == nullptr) {
+      std::memset(part.output + at, 0, size);
+    } else {
+      std::memcpy(part.output + at, input + at, size);
+    }
+  }
+}
+
+}  // namespace
+
+NullDevice::NullDevice(std::unique_ptr<Device> inner, const Geometry& geometry)
+    : inner_(std::move(inner)), channels_(geometry.channels()), info_(inner_->info()) {
+  info_.name = "null";
+  info_.detail = "no stage";
+}
+
+absl::StatusOr<Ticket> NullDevice::Finish(absl::StatusOr<Ticket> inner) {
+  PLEIAD_RETURN_IF_ERROR(inner.status());
+  PLEIAD_RETURN_IF_ERROR(inner_->Wait(*inner));
+  return Ticket(++last_ticket_);
+}
+
+absl::StatusOr<Ticket> NullDevice::Run(const BatchPlan& plan) {
+  if (plan.embeddings != nullptr) return Finish(inner_->Run(plan));
+  for (const TensorPart& part : plan.parts) CopyMarks(part, channels_);
+  return Ticket(++last_ticket_);
+}
+
+}  // namespace pleiad::bench
