@@ -11,7 +11,8 @@
 
 namespace pleiad {
 
-// Keeps the slices it points into alive, and no others. Moving it leaves its pieces where they are.
+// Keeps the slices it points into alive, and no others. Moving it leaves its pieces where they are. Where a message was
+// cut so small that keeping track would cost more than its bytes, they are copied into one piece.
 class TensorBytes {
  public:
   using Piece = absl::Span<const std::byte>;
@@ -21,6 +22,10 @@ class TensorBytes {
     size_t offset = 0;
     size_t bytes = 0;
   };
+
+  // From this many pieces on their mean size counts.
+  static constexpr size_t kManyPieces = 64;
+  static constexpr size_t kSmallBytes = 512;
 
   TensorBytes() = default;
   // The ranges are in order, within `slices`; empty ones are left out.

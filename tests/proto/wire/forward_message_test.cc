@@ -286,6 +286,23 @@ TEST(ParseForwardMessage, ATensorOutlivesTheMessagesBuffer) {
   EXPECT_EQ(ToString(tensor), TinyRequest().highway().data());
 }
 
+TEST(ParseForwardMessage, ATensorInManySmallPiecesIsPutTogether) {
+  v1::ForwardRequest sent;
+  Random random(7);
+  sent.mutable_highway()->set_data(RandomBytes(random, 100000));
+  const std::string bytes = sent.SerializeAsString();
+  for (const size_t step : {1, 500, 1000}) {
+    std::vector<size_t> cuts;
+    for (size_t at = step; at < bytes.size(); at += step) cuts.push_back(at);
+    grpc::ByteBuffer buffer = CutAt(bytes, cuts);
+    v1::ForwardRequest message;
+    TensorBytes tensor;
+    ASSERT_TRUE(ParseForwardMessage(&buffer, &message, &tensor));
+    EXPECT_EQ(ToString(tensor), sent.highway().data());
+    EXPECT_EQ(tensor.pieces().size() == 1, step <= 500) << tensor.pieces().size();
+  }
+}
+
 TEST(ParseForwardMessage, KeepsNoSliceWithoutTensorBytes) {
   const auto owner = std::make_shared<std::string>(TinyRequest().SerializeAsString());
   const auto slice = [&owner](size_t from, size_t bytes) {
