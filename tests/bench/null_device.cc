@@ -11,13 +11,19 @@ namespace {
 
 void CopyMarks(const TensorPart& part, uint64_t channels) {
   const uint64_t bytes = part.num_tokens * channels * ByteSize(part.output_dtype);
-  const std::byte* input = part.input_dtype == part.output_dtype ? part.input : nullptr;
-  for (uint64_t at = 0; at < bytes; at += cli::kBlock) {
-    const size_t size = std::min<uint64_t>(cli::kMark, bytes - at);
-    if (input == nullptr) {
-      std::memset(part.output + at, 0, size);
-    } else {
-      std::memcpy(part.output + at, input + at, size);
+  const TensorPiece whole{part.input, 0, bytes};
+  auto pieces = part.input != nullptr ? absl::MakeConstSpan(&whole, 1) : part.input_pieces;
+  if (part.input_dtype != part.output_dtype) pieces = {};
+  if (pieces.empty()) {
+    for (uint64_t at = 0; at < bytes; at += cli::kBlock) {
+      std::memset(part.output + at, 0, std::min<uint64_t>(cli::kMark, bytes - at));
+    }
+  }
+  for (const TensorPiece& piece : pieces) {
+    const uint64_t end = piece.offset + piece.bytes;
+    for (uint64_t block = piece.offset / cli::kBlock * cli::kBlock; block < end; block += cli::kBlock) {
+      const uint64_t from = std::max(block, piece.offset), to = std::min(block + cli::kMark, end);
+      if (from < to) std::memcpy(part.output + from, piece.data + (from - piece.offset), to - from);
     }
   }
 }
