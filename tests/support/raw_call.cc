@@ -2,8 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include "grpcpp/generic/generic_stub.h"
-
 namespace pleiad::testing {
 namespace {
 
@@ -22,57 +20,80 @@ v1::ForwardResponse ResponseOf(const grpc::ByteBuffer& buffer) {
   return response;
 }
 
-// One operation at a time.
-class Queue {
- public:
-  grpc::CompletionQueue* get() { return &queue_; }
-  bool Wait() {
-    void* tag = nullptr;
-    bool ok = false;
-    return queue_.Next(&tag, &ok) && ok;
-  }
-
- private:
-  grpc::CompletionQueue queue_;
-};
-
 }  // namespace
 
+bool OneAtATime::Wait() {
+  void* tag = nullptr;
+  bool ok = false;
+  return queue_.Next(&tag, &ok) && ok;
+}
+
+RawStream::RawStream(const std::shared_ptr<grpc::Channel>& channel)
+    : rpc_(grpc::GenericStub(channel).PrepareCall(&context_, "/pleiad.v1.Ple/ForwardStream", queue_.get())) {
+  rpc_->StartCall(nullptr);
+  EXPECT_TRUE(queue_.Wait());
+}
+
+RawStream::~RawStream() {
+  if (finished_) return;
+  context_.TryCancel();
+  Finish();
+}
+
+bool RawStream::Write(const grpc::ByteBuffer& message) {
+  rpc_->Write(message, nullptr);
+  return queue_.Wait();
+}
+
+bool RawStream::Read(grpc::ByteBuffer* message) {
+  rpc_->Read(message, nullptr);
+  return queue_.Wait();
+}
+
+void RawStream::HalfClose() {
+  rpc_->WritesDone(nullptr);
+  queue_.Wait();
+}
+
+grpc::Status RawStream::Finish() {
+  grpc::Status status;
+  rpc_->Finish(&status, nullptr);
+  EXPECT_TRUE(queue_.Wait());
+  finished_ = true;
+  return status;
+}
+
 RawResult StreamRaw(const std::shared_ptr<grpc::Channel>& channel, const std::vector<std::string>& messages) {
-  grpc::GenericStub stub(channel);
-  grpc::ClientContext context;
-  Queue queue;
-  const auto rpc = stub.PrepareCall(&context, "/pleiad.v1.Ple/ForwardStream", queue.get());
-  rpc->StartCall(nullptr);
-  EXPECT_TRUE(queue.Wait());
+  RawStream stream(channel);
   for (const std::string& message : messages) {
-    rpc->Write(BufferOf(message), nullptr);
-    if (!queue.Wait()) break;
+    if (!stream.Write(BufferOf(message))) break;
   }
-  rpc->WritesDone(nullptr);
-  queue.Wait();
+  stream.HalfClose();
   RawResult result;
-  grpc::ByteBuffer answer;
-  for (rpc->Read(&answer, nullptr); queue.Wait(); rpc->Read(&answer, nullptr)) {
-    result.responses.push_back(ResponseOf(answer));
-  }
-  rpc->Finish(&result.status, nullptr);
-  EXPECT_TRUE(queue.Wait());
+  for (grpc::ByteBuffer answer; stream.Read(&answer);) result.responses.push_back(ResponseOf(answer));
+  result.status = stream.Finish();
   return result;
 }
 
 RawResult ForwardRaw(const std::shared_ptr<grpc::Channel>& channel, const std::string& message) {
-  grpc::GenericStub stub(channel);
-  grpc::ClientContext context;
-  Queue queue;
-  const auto rpc = stub.PrepareUnaryCall(&context, "/pleiad.v1.Ple/Forward", BufferOf(message), queue.get());
-  rpc->StartCall();
   RawResult result;
   grpc::ByteBuffer answer;
-  rpc->Finish(&answer, &result.status, nullptr);
-  EXPECT_TRUE(queue.Wait());
+  result.status = ForwardRaw(channel, BufferOf(message), &answer);
   if (result.status.ok()) result.responses.push_back(ResponseOf(answer));
   return result;
+}
+
+grpc::Status ForwardRaw(const std::shared_ptr<grpc::Channel>& channel, const grpc::ByteBuffer& message,
+                        grpc::ByteBuffer* answer) {
+  OneAtATime queue;
+  grpc::ClientContext context;
+  const auto rpc =
+      grpc::GenericStub(channel).PrepareUnaryCall(&context, "/pleiad.v1.Ple/Forward", message, queue.get());
+  rpc->StartCall();
+  grpc::Status status;
+  rpc->Finish(answer, &status, nullptr);
+  EXPECT_TRUE(queue.Wait());
+  return status;
 }
 
 }  // namespace pleiad::testing
