@@ -29,13 +29,15 @@ class StepSender final : public BenchStream {
     }
     step.token_ids = request->token_ids;
     step.highway.data = *request->highway;
+    step.highway.owner = request->highway;
+    step.output = absl::MakeSpan(request->output);
     step.highway.dtype = transport_ == Transport::kInline ? client::DType::kF32 : client::DType::kBf16;
     step.output_kind = transport_ == Transport::kInline ? client::OutputKind::kHighway : client::OutputKind::kDelta;
-    stream_->Submit(std::move(step), [done = std::move(done)](absl::StatusOr<client::StepResult> result) {
+    stream_->Submit(std::move(step), [request, done = std::move(done)](absl::StatusOr<client::StepResult> result) {
       const Clock::time_point arrival = Clock::now();
       if (!result.ok()) return done(result.status());
       MarkSum sum;
-      sum.Add(Bytes(result->output.data(), result->output.size()));
+      sum.Add(request->output);
       done(BenchAnswer{result->stats, sum.value(), arrival});
     });
   }

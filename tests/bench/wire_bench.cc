@@ -60,7 +60,7 @@ class WireBench {
     address_ = "unix:" + (dir_ / "socket");
     testing::ChildProcess server({settings_.server, "--model", synth.dir, "--listen", address_, "--metrics-listen",
                                   "127.0.0.1:0", "--device", "cpu", "--table", "resident", "--max-tokens", "512",
-                                  "--max-sequences", "64", "--max-inflight-bytes", "2GiB", "--log-level", "warn"});
+                                  "--max-sequences", "64", "--max-inflight-bytes", "2GiB", "--log-level", "warning"});
     const std::optional<std::string> ready = server.ReadOutputLine();
     if (!ready.has_value()) return Fail(absl::UnavailableError(server.DrainError()));
     metrics_ = ready->substr(ready->rfind(' ') + 1);
