@@ -34,11 +34,21 @@ struct WireStep {
   OutputKind output_kind = OutputKind::kHighway;
   std::optional<DType> output_dtype = {};  // absent: as the input
   uint32_t timeout_ms = 0;                 // 0: none
+
+  // Whether the bytes of the highway are part of it.
+  bool sends_highway() const { return mode == StepMode::kForward && !highway.zeros && !highway.data.empty(); }
+};
+
+// A tensor where it lies in the message that brought it.
+struct ReplyTensor {
+  std::shared_ptr<const void> owner = {};  // keeps the pieces
+  std::vector<absl::Span<const std::byte>> pieces = {};
 };
 
 struct WireReply {
   uint64_t request_id = 0;
   absl::StatusOr<StepResult> result = StepResult{};
+  ReplyTensor output = {};  // when it has pieces, in place of result->output
 };
 
 struct OpenResult {

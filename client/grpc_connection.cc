@@ -1,5 +1,4 @@
 #include <google/protobuf/wrappers.pb.h>
-#include <grpc/grpc.h>
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
 
@@ -13,11 +12,14 @@
 #include "client/connection.h"
 #include "client/internal/convert.h"
 #include "client/internal/mutex.h"
+#include "client/internal/raw_stream.h"
 #include "pleiad/v1/ple.grpc.pb.h"
+#include "proto/wire/forward_message.h"
 
 namespace pleiad::client {
 namespace {
 
+using internal::MakeChannel;
 using internal::ToReply;
 using internal::ToStatus;
 using internal::ToWire;
@@ -27,22 +29,6 @@ absl::Status CallStatus(const grpc::Status& status, const grpc::ClientContext& c
   const auto& trailers = context.GetServerTrailingMetadata();
   const auto it = trailers.find(internal::kStatusMetadata);
   return ToStatus(status, it == trailers.end() ? std::string() : std::string(it->second.data(), it->second.size()));
-}
-
-std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address, int receive_bytes) {
-  // The library is never shut down: that waits up to 10 s for a poller that a stalled write has left behind.
-  [[maybe_unused]] static const bool kept = (grpc_init(), true);
-  grpc::ChannelArguments args;
-  args.SetMaxReceiveMessageSize(receive_bytes);
-  args.SetMaxSendMessageSize(-1);
-  // A broken connection is tried again at once; pauses are the caller's.
-  args.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 50);
-  // Also the least time that a connection attempt is given.
-  args.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 5000);
-  args.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
-  // A connection of its own, whatever other clients of this process do.
-  args.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), args);
 }
 
 // The largest answer of Forward, Lookup and Snapshot, with room for what surrounds it.
@@ -57,42 +43,49 @@ int ReceiveBytes(const ModelInfo& model) {
 
 class GrpcStepConnection final : public StepConnection {
  public:
-  explicit GrpcStepConnection(v1::Ple::Stub* stub) : stream_(stub->ForwardStream(&context_)) {}
-  ~GrpcStepConnection() override {
-    if (finished_) return;
-    context_.TryCancel();
-    v1::ForwardResponse ignored;
-    while (stream_->Read(&ignored)) {
-    }
-    (void)stream_->Finish();
-  }
+  explicit GrpcStepConnection(std::shared_ptr<grpc::Channel> channel)
+      : stream_(std::move(channel), "/pleiad.v1.Ple/ForwardStream") {}
 
   bool Write(const WireStep& step) override {
     request_.Clear();
-    ToWire(step, &request_);
-    return stream_->Write(request_);
+    internal::ToWireHead(step, &request_);
+    if (!step.sends_highway()) return stream_.Write(SerializeForwardMessage(request_));
+    const Highway& highway = step.highway;
+    const grpc::Slice bytes = highway.owner != nullptr ? ReferenceSlice(highway.data, highway.owner)
+                                                       : grpc::Slice(highway.data.data(), highway.data.size());
+    return stream_.Write(SerializeForwardMessage(request_, ToWire(highway.dtype), {bytes}));
   }
 
   std::optional<WireReply> Read() override {
-    response_.Clear();
-    if (!stream_->Read(&response_)) return std::nullopt;
-    return ToReply(&response_);
+    grpc::ByteBuffer message;
+    if (malformed_ || !stream_.Read(&message)) return std::nullopt;
+    auto tensor = std::make_shared<TensorBytes>();
+    if (!ParseForwardMessage(&message, &response_, tensor.get())) {
+      malformed_ = true;
+      stream_.Cancel();
+      while (stream_.Read(&message)) {
+      }
+      return std::nullopt;
+    }
+    WireReply reply = ToReply(&response_);
+    reply.output.pieces.assign(tensor->pieces().begin(), tensor->pieces().end());
+    reply.output.owner = std::move(tensor);
+    return reply;
   }
 
-  void Cancel() override { context_.TryCancel(); }
+  void Cancel() override { stream_.Cancel(); }
 
   absl::Status Finish() override {
-    finished_ = true;
-    const grpc::Status status = stream_->Finish();
-    return CallStatus(status, context_);
+    const grpc::Status status = stream_.Finish();
+    if (malformed_) return absl::InternalError("a message that is no ForwardResponse");
+    return CallStatus(status, stream_.context());
   }
 
  private:
-  grpc::ClientContext context_;
-  std::unique_ptr<grpc::ClientReaderWriter<v1::ForwardRequest, v1::ForwardResponse>> stream_;
+  internal::RawStream stream_;
   v1::ForwardRequest request_;    // of the writing thread
   v1::ForwardResponse response_;  // of the reading thread
-  bool finished_ = false;         // of the reading thread
+  bool malformed_ = false;        // of the reading thread
 };
 
 class GrpcConnection final : public Connection {
@@ -206,7 +199,7 @@ class GrpcConnection final : public Connection {
     return response.value() == 2 ? HealthState::kNotServing : HealthState::kUnknown;
   }
 
-  std::unique_ptr<StepConnection> OpenStream() override { return std::make_unique<GrpcStepConnection>(stub_.get()); }
+  std::unique_ptr<StepConnection> OpenStream() override { return std::make_unique<GrpcStepConnection>(channel_); }
 
  private:
   struct ReleaseCall {

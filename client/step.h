@@ -27,9 +27,12 @@ struct Step {
   std::optional<uint32_t> layer_index = {};  // zero-based; absent: the model's only PLE layer
   std::vector<StepSegment> segments = {};
   std::vector<uint32_t> token_ids = {};  // of all segments, concatenated
-  Highway highway = {};                  // its bytes stay valid and unchanged until the step is answered
+  Highway highway = {};
   OutputKind output_kind = OutputKind::kHighway;
-  std::optional<DType> output_dtype = {};             // absent: as the highway
+  std::optional<DType> output_dtype = {};  // absent: as the highway
+  // Where the output goes, of its size; valid until the callback runs, written just before that and only if the step
+  // succeeds. It may be the highway's memory. Empty: StepResult.output.
+  absl::Span<std::byte> output = {};
   absl::Duration timeout = absl::InfiniteDuration();  // on the server, from arrival; whole milliseconds
 };
 

@@ -35,9 +35,9 @@ bool Curable(const absl::Status& status) {
   }
 }
 
-// Two threads: one opens streams and reads replies, and never writes, so that a server which waits for its replies to
-// be read is never waited for; one writes what replies have freed. Submit writes on its caller's thread. At most one
-// thread writes at a time (`writing_`).
+// Two threads: one opens streams and reads replies; one writes what replies have freed. Submit writes on its caller's
+// thread; on the reader's, in a callback, only when no other step is out, so that a server which waits for its replies
+// to be read is never waited for. At most one thread writes at a time (`writing_`).
 class StepStreamImpl final : public StepStream {
  public:
   StepStreamImpl(std::shared_ptr<Connection> connection, std::shared_ptr<const ModelInfo> model,
@@ -64,11 +64,7 @@ class StepStreamImpl final : public StepStream {
       MutexLock lock(&mutex_);
       queue_.Add(std::move(step), std::move(done));
       if (stream_ == nullptr) changed_.NotifyAll();
-      if (std::this_thread::get_id() == reader_.get_id()) {
-        writable_.NotifyAll();
-      } else {
-        WriteReady();
-      }
+      WriteOrWake();
     }
     RunCallbacks();
   }
@@ -84,6 +80,16 @@ class StepStreamImpl final : public StepStream {
   }
 
  private:
+  bool OnReader() const { return std::this_thread::get_id() == reader_.get_id(); }
+
+  void WriteOrWake() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (OnReader() && queue_.Awaits()) {
+      writable_.NotifyAll();
+    } else {
+      WriteReady();
+    }
+  }
+
   void WriteReady() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (writing_) return;  // that thread goes on with what is ready now
     writing_ = true;
@@ -98,8 +104,10 @@ class StepStreamImpl final : public StepStream {
         broken_ = true;
         stream->Cancel();
       }
+      if (OnReader() && queue_.HasReady()) break;
     }
     writing_ = false;
+    if (queue_.HasReady()) writable_.NotifyAll();
     if (stream_ == nullptr || broken_) changed_.NotifyAll();
   }
 
@@ -200,10 +208,7 @@ class StepStreamImpl final : public StepStream {
     while (!due_.empty()) {
       std::vector<StepQueue::Completion> now = std::exchange(due_, {});
       mutex_.Unlock();
-      for (StepQueue::Completion& completion : now) {
-        completion.done(std::move(completion.result));
-        completion.done = nullptr;
-      }
+      for (StepQueue::Completion& completion : now) completion.Deliver();
       mutex_.Lock();
     }
     calling_ = false;

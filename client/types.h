@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -70,8 +71,13 @@ struct ModelInfo {
 // [sum of num_tokens, channels], row-major, little-endian.
 struct Highway {
   DType dtype = DType::kF32;
-  absl::Span<const std::byte> data = {};  // not owned; empty where `zeros` is set or there are no tokens
-  bool zeros = false;                     // a highway of zeros, of which nothing is sent
+  // Empty where `zeros` is set or there are no tokens. Valid until the step is answered, and unchanged.
+  absl::Span<const std::byte> data = {};
+  bool zeros = false;  // a highway of zeros, of which nothing is sent
+  // When set, `data` is sent from where it lies, and the last reference that the library has to the owner goes once
+  // gRPC needs the memory no more: after a break that may be later than the answer, though what the memory then holds
+  // is of no matter. Without an owner the bytes are copied once.
+  std::shared_ptr<const void> owner = {};
 };
 
 struct StepStats {
@@ -92,7 +98,8 @@ struct SegmentResult {
 struct StepResult {
   std::vector<SegmentResult> segments = {};  // as in the step
   DType output_dtype = DType::kF32;
-  std::string output = {};  // [sum of num_tokens, channels], row-major, little-endian
+  // [sum of num_tokens, channels], row-major, little-endian; empty where the step said where it goes.
+  std::string output = {};
   StepStats stats = {};
   bool draining = false;  // the server is going away: snapshot and move
 };

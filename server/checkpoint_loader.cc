@@ -111,6 +111,7 @@ absl::StatusOr<LoadedModel> CheckpointLoader::Load(const LoadHooks& hooks) {
     spdlog::warn("{} graph(s) could not be captured, batches of their sizes run launch by launch: {}", failures,
                  device->info().detail);
   }
+  if (wrap_device_) device = wrap_device_(std::move(device), geometry);
   LoadedModel loaded;
   std::unique_ptr<RowStore> rows;
   if (plan_.table == TableMode::kResident) {

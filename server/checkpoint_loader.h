@@ -26,11 +26,14 @@ struct CacheParts {
   std::function<std::unique_ptr<EvictionPolicy>(uint32_t slots)> make_policy = {};
 };
 
+// Puts something between the engine and the device of the flags. May be empty.
+using DeviceWrapper = std::function<std::unique_ptr<Device>(std::unique_ptr<Device>, const Geometry&)>;
+
 class CheckpointLoader final : public ModelLoader {
  public:
   // `clock` null: the system's.
-  CheckpointLoader(const ServerFlags& flags, Clock* clock, CacheParts parts = {})
-      : flags_(flags), clock_(clock), parts_(std::move(parts)) {}
+  CheckpointLoader(const ServerFlags& flags, Clock* clock, CacheParts parts = {}, DeviceWrapper wrap_device = {})
+      : flags_(flags), clock_(clock), parts_(std::move(parts)), wrap_device_(std::move(wrap_device)) {}
 
   absl::StatusOr<ModelSummary> Open() override;
   absl::StatusOr<LoadedModel> Load(const LoadHooks& hooks) override;
@@ -45,6 +48,7 @@ class CheckpointLoader final : public ModelLoader {
   const ServerFlags flags_;
   Clock* const clock_;
   const CacheParts parts_;
+  const DeviceWrapper wrap_device_;
   std::unique_ptr<Checkpoint> checkpoint_;
   // After Open:
   DeviceChoice choice_;

@@ -52,8 +52,7 @@ uint64_t SumTokens(const v1::ForwardRequest& request) {
   return sum;
 }
 
-std::optional<Outcome> CheckSize(const v1::ForwardRequest& request, const ServiceLimits& limits) {
-  const uint64_t bytes = request.ByteSizeLong();
+std::optional<Outcome> CheckSize(const v1::ForwardRequest& request, uint64_t bytes, const ServiceLimits& limits) {
   if (bytes <= limits.max_message_bytes) return std::nullopt;
   const uint64_t tokens = std::max<uint64_t>(SumTokens(request), static_cast<uint64_t>(request.token_ids_size()));
   if (tokens > limits.max_tokens) {
@@ -66,7 +65,8 @@ std::optional<Outcome> CheckSize(const v1::ForwardRequest& request, const Servic
                               limits.max_tokens, ")"));
 }
 
-std::optional<Outcome> CheckRequest(const v1::ForwardRequest& request, const ServiceLimits& limits) {
+std::optional<Outcome> CheckRequest(const v1::ForwardRequest& request, uint64_t message_bytes,
+                                    const ServiceLimits& limits) {
   if (!v1::Mode_IsValid(request.mode())) {
     return Invalid(Reason::kInvalidField, "mode", absl::StrCat(static_cast<int>(request.mode())),
                    "must be MODE_FORWARD (0) or MODE_PRESTAGE (1)");
@@ -79,16 +79,26 @@ std::optional<Outcome> CheckRequest(const v1::ForwardRequest& request, const Ser
   if (auto bad = CheckDType("output.dtype", request.output().dtype())) return bad;
   if (request.highway().has_region()) return RegionsNotSupported(absl::StatusCode::kInvalidArgument, "highway.region");
   if (request.output().has_region()) return RegionsNotSupported(absl::StatusCode::kInvalidArgument, "output.region");
-  return CheckSize(request, limits);
+  return CheckSize(request, message_bytes, limits);
 }
 
-StepInput ToStepInput(const v1::Tensor& tensor) {
+StepInput ToStepInput(const v1::Tensor& tensor, const TensorBytes& bytes) {
   StepInput input;
   input.dtype = ToDType(tensor.dtype());
   if (tensor.source_case() == v1::Tensor::kData) {
     input.source = StepInput::Source::kData;
-    input.data = reinterpret_cast<const std::byte*>(tensor.data().data());
-    input.bytes = tensor.data().size();
+    input.bytes = bytes.size();
+    const absl::Span<const TensorBytes::Piece> pieces = bytes.pieces();
+    if (pieces.size() == 1) {
+      input.data = pieces[0].data();
+      return input;
+    }
+    input.pieces.reserve(pieces.size());
+    uint64_t at = 0;
+    for (const TensorBytes::Piece& piece : pieces) {
+      input.pieces.push_back({piece.data(), at, piece.size()});
+      at += piece.size();
+    }
   } else if (tensor.zeros()) {
     input.source = StepInput::Source::kZeros;
   }
@@ -97,7 +107,8 @@ StepInput ToStepInput(const v1::Tensor& tensor) {
 
 }  // namespace
 
-StepRequest ToStepRequest(const v1::ForwardRequest& request, const ServiceLimits& limits) {
+StepRequest ToStepRequest(const v1::ForwardRequest& request, const TensorBytes& tensor, uint64_t message_bytes,
+                          const ServiceLimits& limits) {
   StepRequest step;
   step.epoch = request.epoch();
   step.mode = request.mode() == v1::MODE_PRESTAGE ? StepMode::kPrestage : StepMode::kForward;
@@ -111,13 +122,13 @@ StepRequest ToStepRequest(const v1::ForwardRequest& request, const ServiceLimits
     if (segment.has_position()) out.position = Position(segment.position());
   }
   step.token_ids.assign(request.token_ids().begin(), request.token_ids().end());
-  if (request.has_highway()) step.input = ToStepInput(request.highway());
+  if (request.has_highway()) step.input = ToStepInput(request.highway(), tensor);
   step.output.kind = request.output().kind() == v1::OUTPUT_KIND_DELTA ? OutputKind::kDelta : OutputKind::kHighway;
   step.output.dtype = ToDType(request.output().dtype());
   if (request.timeout_ms() != 0) step.timeout = absl::Milliseconds(request.timeout_ms());
   step.release_after.reserve(static_cast<size_t>(request.release_after_size()));
   for (const uint64_t id : request.release_after()) step.release_after.emplace_back(id);
-  step.refused = CheckRequest(request, limits);
+  step.refused = CheckRequest(request, message_bytes, limits);
   return step;
 }
 
@@ -147,12 +158,9 @@ void FillResponse(const StepResult& result, v1::ForwardResponse& response) {
   stats->set_queue_us(Microseconds(result.stats.queue));
   stats->set_resolve_us(Microseconds(result.stats.resolve));
   stats->set_device_us(Microseconds(result.stats.device));
-  if (!result.outcome.ok()) {
-    response.clear_output();
-  } else if (response.has_output()) {
-    response.mutable_output()->set_dtype(result.output_dtype == DType::kBf16 ? v1::DTYPE_BF16 : v1::DTYPE_F32);
-  }
 }
+
+v1::DType ToProto(DType dtype) { return dtype == DType::kBf16 ? v1::DTYPE_BF16 : v1::DTYPE_F32; }
 
 v1::Status ToProto(const Outcome& outcome) {
   v1::Status status;

@@ -11,6 +11,7 @@
 #include "core/engine/failure.h"
 #include "grpcpp/support/status.h"
 #include "pleiad/v1/ple.pb.h"
+#include "proto/wire/tensor_bytes.h"
 #include "server/limits.h"
 
 namespace pleiad {
@@ -18,17 +19,19 @@ namespace pleiad {
 // The metadata key of a serialised pleiad.v1.Status.
 inline constexpr char kStatusMetadataKey[] = "pleiad-status-bin";
 
-// The engine's request; its tensor points into `request`, which must outlive it. What the engine cannot see
-// (unknown enum values, regions, a message above max_message_bytes) is put into `refused`. `output.allocate` is
-// left to the caller.
-StepRequest ToStepRequest(const v1::ForwardRequest& request, const ServiceLimits& limits);
+// The engine's request of a message that had `message_bytes`; `tensor` has the bytes of the highway, which are not in
+// `request`, and must outlive the result. What the engine cannot see (unknown enum values, regions, a message above
+// max_message_bytes) is put into `refused`. `output.allocate` is left to the caller.
+StepRequest ToStepRequest(const v1::ForwardRequest& request, const TensorBytes& tensor, uint64_t message_bytes,
+                          const ServiceLimits& limits);
 
 // Bytes of the output tensor the request asks for; 0 where it will be refused for its size.
 uint64_t OutputBytes(const v1::ForwardRequest& request, const ServiceLimits& limits);
 
-// All but the tensor's bytes, which are there already; they are dropped when the step failed.
+// All but the tensor.
 void FillResponse(const StepResult& result, v1::ForwardResponse& response);
 
+v1::DType ToProto(DType dtype);
 v1::Status ToProto(const Outcome& outcome);
 
 // As the RPC's status. The message is cut to 1 KiB (3 KiB when gRPC escapes all of it): status and metadata share
@@ -50,7 +53,7 @@ std::optional<Outcome> CheckSequenceId(uint64_t sequence_id);
 // Server-side refusals.
 Outcome Loading();
 Outcome Stopping();
-// A message on a stream that does not parse.
+// A message that does not parse.
 Outcome MalformedRequest();
 Outcome TooManyInFlight(const ServiceLimits& limits);
 Outcome RegionsNotSupported(absl::StatusCode code, const std::string& field);

@@ -7,13 +7,6 @@
 #include "server/convert.h"
 
 namespace pleiad {
-namespace {
-
-// gRPC ends the reads alike at a half-close and at bytes it cannot parse; but parsing clears the message first, so a
-// request that still has this id was never read into.
-constexpr uint64_t kNeverReadInto = 0xb1a5c0de5eed0001;
-
-}  // namespace
 
 ForwardStream* ForwardStream::Start(ServiceState* state, grpc::CallbackServerContext* context) {
   std::shared_ptr<ForwardStream> stream(new ForwardStream(state, context));
@@ -28,27 +21,31 @@ void ForwardStream::ReadNext() {
   MutexLock lock(&mutex_);
   if (half_closed_ || cancelled_ || ending_) return;
   reading_ = std::make_shared<Step>();
-  reading_->request.set_request_id(kNeverReadInto);
-  StartRead(&reading_->request);
+  StartRead(&reading_->message);
+}
+
+ForwardStream::StepPtr ForwardStream::TakeRead() {
+  MutexLock lock(&mutex_);
+  return std::move(reading_);
 }
 
 void ForwardStream::OnReadDone(bool ok) {
-  StepPtr step;
+  StepPtr step = TakeRead();
+  const bool good = ok && step->exchange.Receive(&step->message);
   {
     MutexLock lock(&mutex_);
-    step = std::move(reading_);
-    half_closed_ = half_closed_ || !ok;
-    malformed_ = malformed_ || (!ok && step->request.request_id() != kNeverReadInto);
-    if (ok && !cancelled_ && !ending_) {
+    half_closed_ = half_closed_ || !good;
+    malformed_ = malformed_ || (ok && !good);
+    if (good && !cancelled_ && !ending_) {
       waiting_ = step;
     } else {
-      dropped_ = dropped_ || ok;
+      dropped_ = dropped_ || good;
       step = nullptr;
     }
   }
   if (step == nullptr) return FinishIfOver();
   step->arrival = state_->clock()->Now();
-  step->bytes = step->request.ByteSizeLong() + OutputBytes(step->request, state_->limits());
+  step->bytes = step->exchange.bytes(state_->limits());
   const std::shared_ptr<ForwardStream> self = self_;
   if (state_->admission.AdmitOrWait(&admission_, step->bytes, [self] { self->Admitted(); })) return Admitted();
   if (IsOver()) Abandon();
@@ -93,13 +90,8 @@ void ForwardStream::Release(const StepPtr& step) {
 
 void ForwardStream::Run(const StepPtr& step) {
   if (IsOver()) return Drop(step);
-  StepRequest request = ToStepRequest(step->request, state_->limits());
+  StepRequest request = step->exchange.MakeStep(state_->limits());
   request.timeout = std::max(absl::ZeroDuration(), request.timeout - (state_->clock()->Now() - step->arrival));
-  request.output.allocate = [response = &step->response](uint64_t bytes) {
-    std::string* data = response->mutable_output()->mutable_data();
-    data->resize(bytes);
-    return reinterpret_cast<std::byte*>(data->data());
-  };
   const std::shared_ptr<ForwardStream> self = self_;
   const StepId id = state_->engine()->Submit(std::move(request),
                                              [self, step](const StepResult& result) { self->Answer(step, result); });
@@ -112,11 +104,9 @@ void ForwardStream::Run(const StepPtr& step) {
 }
 
 void ForwardStream::Answer(const StepPtr& step, const StepResult& result) {
-  FillResponse(result, step->response);
-  step->response.set_request_id(step->request.request_id());
-  step->response.set_draining(state_->draining());
-  state_->counters.CountItem(step->request.mode() == v1::MODE_PRESTAGE ? 1 : 0, result.outcome.code);
-  v1::ForwardRequest().Swap(&step->request);
+  const size_t mode = step->exchange.request().mode() == v1::MODE_PRESTAGE ? 1 : 0;
+  state_->counters.CountItem(mode, result.outcome.code);
+  step->message = step->exchange.Answer(result, state_->draining());
   bool dropped;
   {
     MutexLock lock(&mutex_);
@@ -134,7 +124,7 @@ void ForwardStream::Answer(const StepPtr& step, const StepResult& result) {
 void ForwardStream::WriteNext() {
   if (writing_ || answered_.empty()) return;
   writing_ = true;
-  StartWrite(&answered_.front()->response);
+  StartWrite(&answered_.front()->message);
 }
 
 std::deque<ForwardStream::StepPtr> ForwardStream::TakeUnwritten() {

@@ -12,7 +12,7 @@
 #include "core/base/mutex.h"
 #include "core/engine/engine.h"
 #include "grpcpp/grpcpp.h"
-#include "pleiad/v1/ple.pb.h"
+#include "server/forward_exchange.h"
 #include "server/service_state.h"
 
 namespace pleiad {
@@ -20,8 +20,7 @@ namespace pleiad {
 // Ends when the client half-closes and everything is answered, when it cancels (queued steps are cancelled, nothing
 // more is written), at bytes that are no ForwardRequest (INVALID_ARGUMENT once all before them is answered), or by
 // End(). Lives until gRPC and the engine are done with it.
-class ForwardStream final : public grpc::ServerBidiReactor<v1::ForwardRequest, v1::ForwardResponse>,
-                            public EndableStream {
+class ForwardStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>, public EndableStream {
  public:
   // Starts reading. The result belongs to itself.
   static ForwardStream* Start(ServiceState* state, grpc::CallbackServerContext* context);
@@ -36,8 +35,8 @@ class ForwardStream final : public grpc::ServerBidiReactor<v1::ForwardRequest, v
 
  private:
   struct Step {
-    v1::ForwardRequest request;    // the engine's input points here
-    v1::ForwardResponse response;  // and its output here
+    grpc::ByteBuffer message;  // as read, then as written
+    ForwardExchange exchange;
     uint64_t bytes = 0;
     bool admitted = false;  // `bytes` are reserved
     absl::Time arrival;
@@ -48,6 +47,7 @@ class ForwardStream final : public grpc::ServerBidiReactor<v1::ForwardRequest, v
   ForwardStream(ServiceState* state, grpc::CallbackServerContext* context) : state_(state), context_(context) {}
 
   void ReadNext() ABSL_LOCKS_EXCLUDED(mutex_);
+  StepPtr TakeRead() ABSL_LOCKS_EXCLUDED(mutex_);
   // Moves the request that waits for room to the running ones.
   StepPtr TakeWaiting() ABSL_LOCKS_EXCLUDED(mutex_);
   void Admitted() ABSL_LOCKS_EXCLUDED(mutex_);

@@ -36,12 +36,14 @@ struct GrpcListeners::Group {
 
   PleService ple;
   HealthService health_service;
+  std::unique_ptr<grpc::CallbackGenericService> generic;
   std::unique_ptr<grpc::Server> server;
 };
 
 absl::StatusOr<std::unique_ptr<GrpcListeners>> GrpcListeners::Open(const std::vector<ListenAddress>& addresses,
                                                                    ReflectionScope reflection, ServiceState* state,
-                                                                   Health* health) {
+                                                                   Health* health,
+                                                                   const GenericServiceFactory& make_generic) {
   // The library is never shut down: that waits up to 10 s for a poller that a stalled write has left behind.
   [[maybe_unused]] static const bool kept = (grpc_init(), true);
   std::unique_ptr<GrpcListeners> listeners(new GrpcListeners);
@@ -52,13 +54,13 @@ absl::StatusOr<std::unique_ptr<GrpcListeners>> GrpcListeners::Open(const std::ve
     (reflects ? with_reflection : without).push_back(i);
   }
   listeners->addresses_ = addresses;
-  PLEIAD_RETURN_IF_ERROR(listeners->OpenGroup(with_reflection, Reflection::kOn, state, health));
-  PLEIAD_RETURN_IF_ERROR(listeners->OpenGroup(without, Reflection::kOff, state, health));
+  PLEIAD_RETURN_IF_ERROR(listeners->OpenGroup(with_reflection, Reflection::kOn, state, health, make_generic));
+  PLEIAD_RETURN_IF_ERROR(listeners->OpenGroup(without, Reflection::kOff, state, health, make_generic));
   return listeners;
 }
 
 absl::Status GrpcListeners::OpenGroup(const std::vector<size_t>& indices, Reflection reflection, ServiceState* state,
-                                      Health* health) {
+                                      Health* health, const GenericServiceFactory& make_generic) {
   if (indices.empty()) return absl::OkStatus();
   auto group = std::make_unique<Group>(state, health);
   grpc::ServerBuilder builder;
@@ -73,6 +75,10 @@ absl::Status GrpcListeners::OpenGroup(const std::vector<size_t>& indices, Reflec
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
   builder.RegisterService(&group->ple);
   builder.RegisterService(&group->health_service);
+  if (make_generic) {
+    group->generic = make_generic();
+    builder.RegisterCallbackGenericService(group->generic.get());
+  }
   builder.SetOption(std::make_unique<ReflectionOption>(reflection));
   std::vector<int> ports(indices.size(), 0);
   for (size_t i = 0; i < indices.size(); ++i) {

@@ -7,6 +7,7 @@
 
 #include "absl/strings/escaping.h"
 #include "server/convert.h"
+#include "server/forward_exchange.h"
 #include "server/forward_stream.h"
 #include "server/unary_call.h"
 #include "spdlog/spdlog.h"
@@ -86,38 +87,36 @@ grpc::ServerUnaryReactor* PleService::OpenSequence(grpc::CallbackServerContext* 
   return call.get();
 }
 
-grpc::ServerUnaryReactor* PleService::Forward(grpc::CallbackServerContext* context, const v1::ForwardRequest* request,
-                                              v1::ForwardResponse* response) {
+grpc::ServerUnaryReactor* PleService::Forward(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
+                                              grpc::ByteBuffer* response) {
   const Call call = UnaryCall::Create(state_, context, Rpc::kForward);
-  const auto finish = [call, request, response, state = state_](const StepResult& result) {
-    state->counters.CountItem(request->mode() == v1::MODE_PRESTAGE ? 1 : 0, result.outcome.code);
-    FillResponse(result, *response);
-    response->set_request_id(request->request_id());
-    response->set_draining(state->draining());
+  const auto exchange = std::make_shared<ForwardExchange>();
+  const auto finish = [call, exchange, response, state = state_](const StepResult& result) {
+    const size_t mode = exchange->request().mode() == v1::MODE_PRESTAGE ? 1 : 0;
+    state->counters.CountItem(mode, result.outcome.code);
+    *response = exchange->Answer(result, state->draining());
     call->Complete(result.outcome);
   };
   const auto refuse = [&finish](const Outcome& outcome) { finish({.outcome = outcome, .segments = {}, .stats = {}}); };
-  if (const auto refusal = state_->Refusal()) {
+  grpc::ByteBuffer message = *request;
+  if (!exchange->Receive(&message)) {
+    call->Complete(state_->Refusal().value_or(MalformedRequest()));
+  } else if (const auto refusal = state_->Refusal()) {
     refuse(*refusal);
-  } else if (!call->Admit(request->ByteSizeLong() + OutputBytes(*request, state_->limits()))) {
+  } else if (!call->Admit(exchange->bytes(state_->limits()))) {
     refuse(TooManyInFlight(state_->limits()));
   } else {
-    StepRequest step = ToStepRequest(*request, state_->limits());
+    StepRequest step = exchange->MakeStep(state_->limits());
     step.timeout = std::min(step.timeout, Remaining(*context));
-    step.output.allocate = [response](uint64_t bytes) {
-      std::string* data = response->mutable_output()->mutable_data();
-      data->resize(bytes);
-      return reinterpret_cast<std::byte*>(data->data());
-    };
     call->SetStep(state_->engine()->Submit(std::move(step), finish));
   }
   return call.get();
 }
 
-grpc::ServerBidiReactor<v1::ForwardRequest, v1::ForwardResponse>* PleService::ForwardStream(
+grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* PleService::ForwardStream(
     grpc::CallbackServerContext* context) {
   if (const auto refusal = state_->Refusal()) {
-    return new RefusedStream<v1::ForwardRequest, v1::ForwardResponse>(state_, context, Rpc::kForwardStream, *refusal);
+    return new RefusedStream<grpc::ByteBuffer, grpc::ByteBuffer>(state_, context, Rpc::kForwardStream, *refusal);
   }
   return ForwardStream::Start(state_, context);
 }

@@ -7,8 +7,24 @@
 
 namespace pleiad {
 
+// Forward and ForwardStream take and give their messages as bytes.
+// clang-format off
+using PleServiceBase =
+    v1::Ple::WithCallbackMethod_GetModel<
+    v1::Ple::WithCallbackMethod_OpenSequence<
+    v1::Ple::WithRawCallbackMethod_Forward<
+    v1::Ple::WithRawCallbackMethod_ForwardStream<
+    v1::Ple::WithCallbackMethod_Lookup<
+    v1::Ple::WithCallbackMethod_GetSequence<
+    v1::Ple::WithCallbackMethod_Snapshot<
+    v1::Ple::WithCallbackMethod_Restore<
+    v1::Ple::WithCallbackMethod_Release<
+    v1::Ple::WithCallbackMethod_AttachRegions<
+    v1::Ple::Service>>>>>>>>>>;
+// clang-format on
+
 // One instance per grpc::Server; they share `state`, which outlives them.
-class PleService final : public v1::Ple::CallbackService {
+class PleService final : public PleServiceBase {
  public:
   explicit PleService(ServiceState* state) : state_(state) {}
 
@@ -16,9 +32,9 @@ class PleService final : public v1::Ple::CallbackService {
                                      v1::GetModelResponse* response) override;
   grpc::ServerUnaryReactor* OpenSequence(grpc::CallbackServerContext* context, const v1::OpenSequenceRequest* request,
                                          v1::OpenSequenceResponse* response) override;
-  grpc::ServerUnaryReactor* Forward(grpc::CallbackServerContext* context, const v1::ForwardRequest* request,
-                                    v1::ForwardResponse* response) override;
-  grpc::ServerBidiReactor<v1::ForwardRequest, v1::ForwardResponse>* ForwardStream(
+  grpc::ServerUnaryReactor* Forward(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
+                                    grpc::ByteBuffer* response) override;
+  grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* ForwardStream(
       grpc::CallbackServerContext* context) override;
   grpc::ServerUnaryReactor* Lookup(grpc::CallbackServerContext* context, const v1::LookupRequest* request,
                                    v1::LookupResponse* response) override;

@@ -47,13 +47,14 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerFlags& flags, 
   PLEIAD_ASSIGN_OR_RETURN(const ListenAddress metrics_address, ParseListenAddress(flags.metrics_listen));
   PLEIAD_ASSIGN_OR_RETURN(ModelSummary summary, deps.loader->Open());
   PLEIAD_ASSIGN_OR_RETURN(const ServiceLimits limits, ComputeLimits(flags, summary.config.geometry.channels()));
+  const GenericServiceFactory make_generic = std::move(deps.make_generic);
   std::unique_ptr<Server> server(new Server(flags, std::move(deps), std::move(summary), limits));
   PLEIAD_ASSIGN_OR_RETURN(server->metrics_,
                           MetricsListener::Create(metrics_address, std::make_shared<Collector>(server.get())));
   PLEIAD_ASSIGN_OR_RETURN(server->listeners_, GrpcListeners::Open(addresses,
                                                                   flags.reflection ? ReflectionScope::kAllListeners
                                                                                    : ReflectionScope::kLocalListeners,
-                                                                  &server->state_, &server->health_));
+                                                                  &server->state_, &server->health_, make_generic));
   for (const ListenAddress& address : server->listeners_->addresses()) {
     spdlog::info("listening on {}, reflection {}", address.ToString(),
                  flags.reflection || address.is_local() ? "on" : "off (--reflection turns it on)");

@@ -37,6 +37,7 @@ struct ServerDeps {
   std::function<void(const ReadyInfo&)> on_ready;
   // Ends the process when stopping takes longer than kStopLimit. Empty: _Exit(kExitUnanswered).
   std::function<void()> hard_exit;
+  GenericServiceFactory make_generic = {};
 };
 
 // Thread-safe; Wait is called once.

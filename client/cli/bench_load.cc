@@ -1,15 +1,23 @@
 #include "client/cli/bench_load.h"
 
+#include <sys/prctl.h>
+#include <sys/resource.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <cstring>
+#include <deque>
 #include <memory>
 #include <random>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "client/cli/marks.h"
+#include "client/cli/scrape.h"
 #include "client/internal/mutex.h"
 
 namespace pleiad::cli {
@@ -17,29 +25,44 @@ namespace {
 
 using client::Client;
 using client::Sequence;
-using client::Step;
-using client::StepResult;
-using client::StepStream;
 using client::internal::CondVar;
 using client::internal::Mutex;
 using client::internal::MutexLock;
 using Clock = std::chrono::steady_clock;
 
+constexpr char kCpuSeconds[] = "process_cpu_seconds_total";
+
+// Of this process.
+double CpuSeconds() {
+  rusage usage{};
+  ::getrusage(RUSAGE_SELF, &usage);
+  const auto seconds = [](const timeval& time) {
+    return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_usec) * 1e-6;
+  };
+  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
+}
+
 // Sequences that share their requests, one request in flight.
 struct Actor {
   size_t load = 0;  // index into the report
-  uint32_t tokens_per_step = 1;
-  StepStream* stream = nullptr;
-  std::vector<Sequence> sequences;
-  std::vector<std::byte> highway;
+  uint32_t sequences = 0;
+  BenchStream* stream = nullptr;
+  BenchRequest request;
   std::mt19937 rng;
-  // Touched by its own callbacks, one at a time.
+  // Open loads, under the bench's lock: arrivals that wait for the answer to the step before, and whether one is out.
+  std::deque<Clock::time_point> waiting;
+  bool busy = false;
+  // Touched by its own steps, one at a time.
+  uint32_t sent_steps = 0;
   uint32_t done = 0;  // steps, warm-up included
+  uint64_t checksum = 0, input_checksum = 0;
   Clock::time_point sent;
   std::vector<double> latencies_us;
   Clock::time_point first, last;  // of what is measured
   client::StepStats sum;          // of what is measured
   uint64_t batch_tokens = 0;
+
+  uint64_t tokens() const { return uint64_t{sequences} * request.tokens_per_step; }
 };
 
 class Bench {
@@ -48,25 +71,39 @@ class Bench {
 
   absl::StatusOr<BenchReport> Run() {
     if (absl::Status s = Open(); !s.ok()) return s;
-    {
-      MutexLock lock(&mutex_);
-      running_ = actors_.size();
-      measured_ = static_cast<size_t>(
-          std::count_if(actors_.begin(), actors_.end(), [](const auto& actor) { return actor->load == 0; }));
+    std::optional<double> server_cpu;
+    if (!options_.metrics.empty()) {
+      const absl::StatusOr<double> cpu = ScrapeMetric(options_.metrics, kCpuSeconds);
+      if (!cpu.ok()) return cpu.status();
+      server_cpu = *cpu;
     }
-    for (const std::unique_ptr<Actor>& actor : actors_) Send(actor.get());
+    const double client_cpu = CpuSeconds();
+    RunLoads();
     {
       MutexLock lock(&mutex_);
-      while (running_ > 0) changed_.Wait(&mutex_);
       if (!failed_.ok()) return failed_;
     }
-    for (const std::unique_ptr<StepStream>& stream : streams_) stream->Drain();
-    return Report();
+    BenchReport report = Report();
+    report.client_cpu_seconds = CpuSeconds() - client_cpu;
+    if (server_cpu.has_value()) {
+      const absl::StatusOr<double> cpu = ScrapeMetric(options_.metrics, kCpuSeconds);
+      if (!cpu.ok()) return cpu.status();
+      report.server_cpu_seconds = *cpu - *server_cpu;
+    }
+    streams_.clear();
+    return report;
   }
 
  private:
+  bool Paced(const Actor& actor) const { return options_.rate > 0 && actor.load == 0; }
+  uint32_t StepsOf(const Actor& actor) const { return actor.load == 0 ? options_.warmup + options_.steps : 0; }
+
   absl::Status Open() {
-    for (uint32_t i = 0; i < options_.streams; ++i) streams_.push_back(*client_->OpenStream());
+    for (uint32_t i = 0; i < options_.streams; ++i) {
+      auto stream = OpenBenchStream(client_, options_.transport, options_.address);
+      if (!stream.ok()) return stream.status();
+      streams_.push_back(*std::move(stream));
+    }
     loads_ = {options_.load};
     loads_.insert(loads_.end(), options_.beside.begin(), options_.beside.end());
     std::mt19937 rng(options_.seed);
@@ -74,76 +111,155 @@ class Bench {
       for (uint32_t i = 0; i < loads_[load].sequences;) {
         auto actor = std::make_unique<Actor>();
         actor->load = load;
-        actor->tokens_per_step = loads_[load].tokens_per_step;
+        actor->request.layer_index = options_.layer_index;
+        actor->request.tokens_per_step = loads_[load].tokens_per_step;
         actor->stream = streams_[actors_.size() % streams_.size()].get();
         actor->rng.seed(rng());
         for (uint32_t n = 0; n < options_.sequences_per_request && i < loads_[load].sequences; ++n, ++i) {
+          ++actor->sequences;
+          if (options_.transport == Transport::kEcho) continue;
           absl::StatusOr<Sequence> sequence = client_->OpenSequence({.label = "pleiad bench"});
           if (!sequence.ok()) return sequence.status();
-          actor->sequences.push_back(*std::move(sequence));
+          actor->request.sequences.push_back(*std::move(sequence));
         }
-        FillHighway(actor.get());
+        FillTensors(actor.get());
         actors_.push_back(std::move(actor));
       }
     }
     return absl::OkStatus();
   }
 
-  void FillHighway(Actor* actor) const {
-    const size_t values = actor->sequences.size() * actor->tokens_per_step * client_->model().channels;
-    const size_t width = options_.delta_bf16 ? 2 : 4;
-    actor->highway.resize(values * width);
+  void FillTensors(Actor* actor) const {
+    const size_t values = actor->tokens() * client_->model().channels;
+    const size_t width = ValueBytes(options_.transport);
+    BenchRequest& request = actor->request;
+    request.token_ids.resize(actor->tokens());
+    request.output.resize(values * width);
+    request.highway = std::make_shared<std::vector<std::byte>>(values * width);
     std::uniform_real_distribution<float> uniform(-1, 1);
     for (size_t i = 0; i < values; ++i) {
       const float value = uniform(actor->rng);
       // BF16 is the upper half of F32.
-      const auto* bytes = reinterpret_cast<const std::byte*>(&value);
-      std::copy(bytes + 4 - width, bytes + 4, actor->highway.begin() + static_cast<ptrdiff_t>(i * width));
+      std::memcpy(request.highway->data() + i * width, reinterpret_cast<const std::byte*>(&value) + 4 - width, width);
     }
   }
 
-  void Send(Actor* actor) {
-    Step step;
-    step.layer_index = options_.layer_index;
-    for (const Sequence& sequence : actor->sequences) step.segments.push_back({&sequence, actor->tokens_per_step});
-    std::uniform_int_distribution<uint32_t> token(0, std::max(1u, client_->model().vocab_size) - 1);
-    step.token_ids.resize(actor->sequences.size() * actor->tokens_per_step);
-    for (uint32_t& id : step.token_ids) id = token(actor->rng);
-    step.highway.data = actor->highway;
-    step.highway.dtype = options_.delta_bf16 ? client::DType::kBf16 : client::DType::kF32;
-    step.output_kind = options_.delta_bf16 ? client::OutputKind::kDelta : client::OutputKind::kHighway;
-    actor->sent = Clock::now();
-    actor->stream->Submit(std::move(step),
-                          [this, actor](absl::StatusOr<StepResult> result) { OnResult(actor, std::move(result)); });
-  }
-
-  void OnResult(Actor* actor, absl::StatusOr<StepResult> result) {
-    const Clock::time_point now = Clock::now();
-    if (result.ok() && ++actor->done > options_.warmup) {
-      if (actor->latencies_us.empty()) actor->first = actor->sent;
-      actor->last = now;
-      actor->latencies_us.push_back(std::chrono::duration<double, std::micro>(now - actor->sent).count());
-      actor->sum.rows += result->stats.rows;
-      actor->sum.hits += result->stats.hits;
-      actor->batch_tokens += result->stats.batch_tokens;
-      actor->sum.queue += result->stats.queue;
-      actor->sum.resolve += result->stats.resolve;
-      actor->sum.device += result->stats.device;
-    }
-    bool more = false;
+  void RunLoads() {
     {
       MutexLock lock(&mutex_);
-      if (!result.ok() && failed_.ok()) failed_ = result.status();
-      if (actor->load == 0 && actor->done == options_.warmup + options_.steps) --measured_;
-      const bool enough = actor->load == 0 ? actor->done >= options_.warmup + options_.steps : measured_ == 0;
-      more = failed_.ok() && !enough;
-      if (!more && --running_ == 0) changed_.NotifyAll();
+      running_ = actors_.size();
+      measured_ = static_cast<size_t>(
+          std::count_if(actors_.begin(), actors_.end(), [](const auto& actor) { return actor->load == 0; }));
     }
-    if (more) Send(actor);
+    for (const std::unique_ptr<Actor>& actor : actors_) {
+      if (!Paced(*actor)) Send(actor.get(), Clock::now());
+    }
+    std::thread pacer;
+    if (options_.rate > 0) pacer = std::thread([this] { Pace(); });
+    {
+      MutexLock lock(&mutex_);
+      while (running_ > 0) changed_.Wait(&mutex_);
+    }
+    if (pacer.joinable()) pacer.join();
+  }
+
+  // Arrivals of the open load, until there were enough or a step has failed.
+  void Pace() {
+    ::prctl(PR_SET_TIMERSLACK, 1UL);  // sleeps end when they should
+    std::vector<Actor*> paced;
+    for (const std::unique_ptr<Actor>& actor : actors_) {
+      if (Paced(*actor)) paced.push_back(actor.get());
+    }
+    const double mean = options_.sequences_per_request / options_.rate;
+    std::mt19937 rng(options_.seed);
+    std::exponential_distribution<double> gap(1 / mean);
+    Clock::time_point arrival = Clock::now();
+    const size_t arrivals = paced.size() * (options_.warmup + options_.steps);
+    for (size_t i = 0; i < arrivals; ++i) {
+      const double seconds = options_.arrivals == Arrivals::kFixed ? mean : gap(rng);
+      arrival += std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+      Actor* const actor = paced[i % paced.size()];
+      {
+        MutexLock lock(&mutex_);
+        while (failed_.ok() && Clock::now() < arrival) changed_.WaitUntil(&mutex_, arrival);
+        if (!failed_.ok()) {
+          // Those without a step out end here, the others with its answer.
+          for (const Actor* other : paced) running_ -= !other->busy && other->done < StepsOf(*other);
+          changed_.NotifyAll();
+          return;
+        }
+        if (actor->busy) {
+          actor->waiting.push_back(arrival);
+          continue;
+        }
+        actor->busy = true;
+      }
+      Send(actor, arrival);
+    }
+  }
+
+  // Makes each step's highway its own, with a mark in every block.
+  void Stamp(Actor* actor) const {
+    const float value = static_cast<float>(actor->sent_steps++ % 128) / 128;
+    const size_t width = ValueBytes(options_.transport);
+    std::vector<std::byte>& highway = *actor->request.highway;
+    for (size_t at = 0; at + width <= highway.size(); at += kBlock) {
+      std::memcpy(highway.data() + at, reinterpret_cast<const std::byte*>(&value) + 4 - width, width);
+    }
+    MarkSum sum;
+    sum.Add(highway);
+    actor->input_checksum += sum.value();
+  }
+
+  void Send(Actor* actor, Clock::time_point arrival) {
+    std::uniform_int_distribution<uint32_t> token(0, std::max(1u, client_->model().vocab_size) - 1);
+    for (uint32_t& id : actor->request.token_ids) id = token(actor->rng);
+    Stamp(actor);
+    actor->sent = Paced(*actor) ? arrival : Clock::now();
+    actor->stream->Send(&actor->request,
+                        [this, actor](const absl::StatusOr<BenchAnswer>& answer) { OnAnswer(actor, answer); });
+  }
+
+  void OnAnswer(Actor* actor, const absl::StatusOr<BenchAnswer>& answer) {
+    if (answer.ok()) actor->checksum += answer->checksum;
+    if (answer.ok() && ++actor->done > options_.warmup) {
+      if (actor->latencies_us.empty()) actor->first = actor->sent;
+      actor->last = answer->arrival;
+      actor->latencies_us.push_back(std::chrono::duration<double, std::micro>(answer->arrival - actor->sent).count());
+      actor->sum.rows += answer->stats.rows;
+      actor->sum.hits += answer->stats.hits;
+      actor->batch_tokens += answer->stats.batch_tokens;
+      actor->sum.queue += answer->stats.queue;
+      actor->sum.resolve += answer->stats.resolve;
+      actor->sum.device += answer->stats.device;
+    }
+    std::optional<Clock::time_point> next;
+    {
+      MutexLock lock(&mutex_);
+      if (!answer.ok() && failed_.ok()) failed_ = answer.status();
+      if (actor->load == 0 && actor->done == StepsOf(*actor)) --measured_;
+      const bool enough = actor->load == 0 ? actor->done >= StepsOf(*actor) : measured_ == 0;
+      if (!failed_.ok() || enough) {
+        if (--running_ == 0 || !failed_.ok()) changed_.NotifyAll();
+      } else if (!Paced(*actor)) {
+        next = Clock::now();
+      } else if (!actor->waiting.empty()) {
+        next = actor->waiting.front();
+        actor->waiting.pop_front();
+      } else {
+        actor->busy = false;
+      }
+    }
+    if (next.has_value()) Send(actor, *next);
   }
 
   BenchReport Report() const {
     BenchReport report;
+    for (const std::unique_ptr<Actor>& actor : actors_) {
+      report.tokens += uint64_t{actor->done} * actor->tokens();
+      report.checksum += actor->checksum;
+      report.input_checksum += actor->input_checksum;
+    }
     for (size_t load = 0; load < loads_.size(); ++load) {
       LoadReport& to = report.loads.emplace_back();
       to.load = loads_[load];
@@ -154,7 +270,7 @@ class Bench {
       for (const std::unique_ptr<Actor>& actor : actors_) {
         if (actor->load != load || actor->latencies_us.empty()) continue;
         latencies.insert(latencies.end(), actor->latencies_us.begin(), actor->latencies_us.end());
-        tokens += actor->latencies_us.size() * actor->sequences.size() * actor->tokens_per_step;
+        tokens += actor->latencies_us.size() * actor->tokens();
         batch_tokens += actor->batch_tokens;
         sum.rows += actor->sum.rows;
         sum.hits += actor->sum.hits;
@@ -187,7 +303,7 @@ class Bench {
   const BenchOptions& options_;
   std::vector<LoadGroup> loads_;
   std::vector<std::unique_ptr<Actor>> actors_;
-  std::vector<std::unique_ptr<StepStream>> streams_;  // go first, with their callbacks
+  std::vector<std::unique_ptr<BenchStream>> streams_;  // go first, with their callbacks
 
   Mutex mutex_;
   CondVar changed_;
@@ -216,6 +332,9 @@ absl::Status BenchOptions::Validate() const {
                                                        {"streams", streams}};
   for (const auto& [name, value] : positive) {
     if (value == 0) return absl::InvalidArgumentError(absl::StrCat(name, " 0: must be positive"));
+  }
+  if (!(rate >= 0) || !std::isfinite(rate)) {
+    return absl::InvalidArgumentError(absl::StrCat("rate ", rate, ": must be finite and not negative"));
   }
   return absl::OkStatus();
 }

@@ -1,4 +1,5 @@
-// A closed load on a server: every sequence (or group of sequences that share their requests) has one step in flight.
+// A load on a server: every sequence (or group of sequences that share their requests) has one step in flight. Closed:
+// the next one follows the answer. Open: steps arrive at a rate, whether or not the server keeps up.
 #pragma once
 
 #include <cstdint>
@@ -8,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "client/cli/bench_stream.h"
 #include "client/client.h"
 
 namespace pleiad::cli {
@@ -20,6 +22,8 @@ struct LoadGroup {
 // "N:T": N sequences that step T tokens at a time.
 absl::StatusOr<LoadGroup> ParseLoadGroup(const std::string& text);
 
+enum class Arrivals : uint8_t { kPoisson, kFixed };
+
 struct BenchOptions {
   LoadGroup load = {};
   std::vector<LoadGroup> beside = {};  // run as long as `load` does, and are reported beside it
@@ -28,8 +32,14 @@ struct BenchOptions {
   uint32_t warmup = 10;  // steps before them that do not count
   uint32_t streams = 1;  // the groups are dealt over them in turn
   std::optional<uint32_t> layer_index = {};
-  bool delta_bf16 = false;  // BF16 highway, DELTA output, instead of F32 and HIGHWAY
-  uint32_t seed = 1;
+  Transport transport = Transport::kInline;
+  // Steps of `load` a second, all its sequences together, dealt over the requests in turn; one that finds its request's
+  // step before unanswered waits, and its latency counts from its arrival. 0: closed.
+  double rate = 0;
+  Arrivals arrivals = Arrivals::kPoisson;
+  std::string address = {};  // of the server, for kEcho
+  std::string metrics = {};  // HOST:PORT of the server's metrics, for its CPU time; empty: not asked
+  uint32_t seed = 1;         // of tokens, highways and arrivals
 
   absl::Status Validate() const;
 };
@@ -39,7 +49,7 @@ struct LoadReport {
   uint64_t requests = 0;
   double seconds = 0;
   double tokens_per_second = 0;
-  double p50_us = 0, p90_us = 0, p99_us = 0, max_us = 0;              // of a request, from submission to callback
+  double p50_us = 0, p90_us = 0, p99_us = 0, max_us = 0;              // of a request, from arrival to callback
   double hit_rate = 0;                                                // hits / rows; 0 without rows
   double mean_batch_tokens = 0;                                       // of the batches the requests ran in
   double mean_queue_us = 0, mean_resolve_us = 0, mean_device_us = 0;  // as the server tells
@@ -47,6 +57,14 @@ struct LoadReport {
 
 struct BenchReport {
   std::vector<LoadReport> loads;  // `load`, then `beside`
+  // Of all loads, warm-up included.
+  uint64_t tokens = 0;
+  double client_cpu_seconds = 0;
+  std::optional<double> server_cpu_seconds = {};  // with `metrics`
+  // MarkSums of what came back and of the highways that were sent, added up over all steps. Equal where nothing is done
+  // to them; the same in every run of a closed load with a seed.
+  uint64_t checksum = 0;
+  uint64_t input_checksum = 0;
 };
 
 // The first failure of a step ends the run with its status.

@@ -5,6 +5,15 @@
 #include "client/cli/bench_load.h"
 
 namespace pleiad::cli {
+namespace {
+
+std::string Hex(uint64_t value) { return absl::StrCat(absl::Hex(value, absl::kZeroPad16)); }
+
+double PerToken(const BenchReport& report, double seconds) {
+  return report.tokens > 0 ? seconds / static_cast<double>(report.tokens) : 0;
+}
+
+}  // namespace
 
 std::string ReportJson(const BenchReport& report, const BenchOptions& options, const client::ModelInfo& model) {
   nlohmann::json loads = nlohmann::json::array();
@@ -22,6 +31,8 @@ std::string ReportJson(const BenchReport& report, const BenchOptions& options, c
          {"mean_resolve_us", load.mean_resolve_us},
          {"mean_device_us", load.mean_device_us}});
   }
+  nlohmann::json cpu = {{"client", PerToken(report, report.client_cpu_seconds)}};
+  if (report.server_cpu_seconds.has_value()) cpu["server"] = PerToken(report, *report.server_cpu_seconds);
   const nlohmann::json json = {{"server_version", model.server_version},
                                {"model_id", model.model_id},
                                {"device", model.device},
@@ -31,7 +42,14 @@ std::string ReportJson(const BenchReport& report, const BenchOptions& options, c
                                {"steps", options.steps},
                                {"warmup", options.warmup},
                                {"streams", options.streams},
-                               {"tensors", options.delta_bf16 ? "BF16, DELTA" : "F32, HIGHWAY"},
+                               {"transport", Name(options.transport)},
+                               {"tensors", options.transport == Transport::kBf16Delta ? "BF16, DELTA" : "F32, HIGHWAY"},
+                               {"rate", options.rate},
+                               {"arrivals", options.arrivals == Arrivals::kFixed ? "fixed" : "poisson"},
+                               {"tokens", report.tokens},
+                               {"checksum", Hex(report.checksum)},
+                               {"input_checksum", Hex(report.input_checksum)},
+                               {"cpu_seconds_per_token", std::move(cpu)},
                                {"loads", std::move(loads)}};
   return json.dump(2);
 }
@@ -46,6 +64,12 @@ std::string ReportTable(const BenchReport& report) {
                           load.p50_us, load.p90_us, load.p99_us, 100 * load.hit_rate, load.mean_batch_tokens,
                           load.mean_queue_us, load.mean_resolve_us, load.mean_device_us);
   }
+  absl::StrAppendFormat(&table, "CPU us/token: client %.2f", 1e6 * PerToken(report, report.client_cpu_seconds));
+  if (report.server_cpu_seconds.has_value()) {
+    absl::StrAppendFormat(&table, ", server %.2f", 1e6 * PerToken(report, *report.server_cpu_seconds));
+  }
+  absl::StrAppendFormat(&table, "; checksum %s, of the highways sent %s\n", Hex(report.checksum),
+                        Hex(report.input_checksum));
   return table;
 }
 

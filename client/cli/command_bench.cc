@@ -11,6 +11,9 @@ struct BenchFlags {
   ServerFlags server;
   BenchOptions bench;
   std::vector<std::string> beside;
+  std::string transport = "inline";
+  bool bf16 = false;
+  std::string arrivals = "poisson";
   bool json = false;
 };
 
@@ -23,6 +26,14 @@ int Run(BenchFlags* flags) {
     }
     flags->bench.beside.push_back(*group);
   }
+  const absl::StatusOr<Transport> transport = ParseTransport(flags->bf16 ? "bf16-delta" : flags->transport);
+  if (!transport.ok()) {
+    std::cerr << "pleiad: --transport " << transport.status().message() << "\n";
+    return kExitBadFlags;
+  }
+  flags->bench.transport = *transport;
+  flags->bench.arrivals = flags->arrivals == "fixed" ? Arrivals::kFixed : Arrivals::kPoisson;
+  flags->bench.address = flags->server.address;
   if (absl::Status s = flags->bench.Validate(); !s.ok()) {
     std::cerr << "pleiad: --" << s.message() << "\n";
     return kExitBadFlags;
@@ -41,7 +52,7 @@ void AddBench(CLI::App* app, int* exit) {
   auto flags = std::make_shared<BenchFlags>();
   BenchOptions& bench = flags->bench;
   CLI::App* command = app->add_subcommand(
-      "bench", "Load the server: every sequence has one step in flight; print latency, tokens/s and hit rate");
+      "bench", "Load the server: every sequence has one step in flight; print latency, tokens/s, hit rate, CPU time");
   flags->server.AddTo(command);
   command->add_option("--sequences", bench.load.sequences, "sequences of the measured load")->capture_default_str();
   command->add_option("--tokens-per-step", bench.load.tokens_per_step, "tokens of each of its steps")
@@ -55,8 +66,24 @@ void AddBench(CLI::App* app, int* exit) {
   command->add_option("--streams", bench.streams, "gRPC streams the sequences are dealt over")->capture_default_str();
   command->add_option("--layer-index", bench.layer_index,
                       "zero-based decoder layer (default: the model's only PLE layer)");
-  command->add_flag("--bf16", bench.delta_bf16, "BF16 highway and DELTA output (default: F32 and HIGHWAY)");
-  command->add_option("--seed", bench.seed, "of tokens and highways")->capture_default_str();
+  CLI::Option* transport =
+      command
+          ->add_option(
+              "--transport", flags->transport,
+              "inline: F32 highway in the message, HIGHWAY output; bf16-delta: BF16, DELTA; echo: messages of the "
+              "size of inline, to a pleiad-bench-server that sends them back as they came")
+          ->capture_default_str();
+  command->add_flag("--bf16", flags->bf16, "short for --transport bf16-delta")->excludes(transport);
+  command
+      ->add_option("--rate", bench.rate,
+                   "steps/s that arrive, of all sequences of the load together; latency counts from the arrival "
+                   "(0: each step follows the answer to the one before)")
+      ->capture_default_str();
+  command->add_option("--arrivals", flags->arrivals, "with --rate: at random, or at even intervals")
+      ->check(CLI::IsMember({"poisson", "fixed"}))
+      ->capture_default_str();
+  command->add_option("--metrics", bench.metrics, "HOST:PORT of the server's metrics, for the CPU time it takes");
+  command->add_option("--seed", bench.seed, "of tokens, highways and arrivals")->capture_default_str();
   command->add_flag("--json", flags->json, "print JSON (default: a table)");
   command->callback([flags, exit] { *exit = Run(flags.get()); });
 }

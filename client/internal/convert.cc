@@ -11,9 +11,9 @@ absl::StatusCode ToCode(int code) {
   return code >= 0 && code <= 16 ? static_cast<absl::StatusCode>(code) : absl::StatusCode::kUnknown;
 }
 
-v1::DType ToWire(DType dtype) { return dtype == DType::kF32 ? v1::DTYPE_F32 : v1::DTYPE_BF16; }
-
 }  // namespace
+
+v1::DType ToWire(DType dtype) { return dtype == DType::kF32 ? v1::DTYPE_F32 : v1::DTYPE_BF16; }
 
 absl::Status ToStatus(const v1::Status& status) {
   if (status.code() == 0) return absl::OkStatus();
@@ -107,7 +107,7 @@ void ToWire(const LookupQuery& query, v1::LookupRequest* out) {
   out->set_want_embeddings(query.want_embeddings);
 }
 
-void ToWire(const WireStep& step, v1::ForwardRequest* out) {
+void ToWireHead(const WireStep& step, v1::ForwardRequest* out) {
   out->set_request_id(step.request_id);
   out->set_epoch(step.epoch);
   out->set_mode(step.mode == StepMode::kForward ? v1::MODE_FORWARD : v1::MODE_PRESTAGE);
@@ -125,14 +125,16 @@ void ToWire(const WireStep& step, v1::ForwardRequest* out) {
   out->mutable_output()->set_kind(step.output_kind == OutputKind::kHighway ? v1::OUTPUT_KIND_HIGHWAY
                                                                            : v1::OUTPUT_KIND_DELTA);
   if (step.output_dtype.has_value()) out->mutable_output()->set_dtype(ToWire(*step.output_dtype));
-  if (!step.highway.zeros && step.highway.data.empty()) return;
-  v1::Tensor* highway = out->mutable_highway();
-  highway->set_dtype(ToWire(step.highway.dtype));
-  if (step.highway.zeros) {
-    highway->set_zeros(true);
-  } else {
-    highway->set_data(step.highway.data.data(), step.highway.data.size());
-  }
+  if (!step.highway.zeros) return;
+  out->mutable_highway()->set_dtype(ToWire(step.highway.dtype));
+  out->mutable_highway()->set_zeros(true);
+}
+
+void ToWire(const WireStep& step, v1::ForwardRequest* out) {
+  ToWireHead(step, out);
+  if (!step.sends_highway()) return;
+  out->mutable_highway()->set_dtype(ToWire(step.highway.dtype));
+  out->mutable_highway()->set_data(step.highway.data.data(), step.highway.data.size());
 }
 
 WireReply ToReply(v1::ForwardResponse* response) {

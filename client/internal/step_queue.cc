@@ -33,6 +33,28 @@ absl::Status Refuse(absl::StatusCode code, std::string message, ErrorDetail deta
   return WithDetail(absl::Status(code, message), detail);
 }
 
+// The bytes of `tensor`, or without any those of `result`, to `output` if that is given, else into the result.
+absl::Status Place(const ReplyTensor& tensor, absl::Span<std::byte> output, StepResult* result) {
+  const absl::Span<const std::byte> own(reinterpret_cast<const std::byte*>(result->output.data()),
+                                        result->output.size());
+  const auto pieces = tensor.pieces.empty() ? absl::MakeConstSpan(&own, 1) : absl::MakeConstSpan(tensor.pieces);
+  size_t size = 0;
+  for (const auto& piece : pieces) size += piece.size();
+  if (!output.empty()) {
+    if (size != output.size()) {
+      return absl::InternalError(absl::StrCat("an output of ", size, " bytes came, the step says ", output.size()));
+    }
+    std::byte* to = output.data();
+    for (const auto& piece : pieces) to = std::copy(piece.begin(), piece.end(), to);
+    result->output.clear();
+  } else if (!tensor.pieces.empty()) {
+    result->output.clear();
+    result->output.reserve(size);
+    for (const auto& piece : pieces) result->output.append(reinterpret_cast<const char*>(piece.data()), piece.size());
+  }
+  return absl::OkStatus();
+}
+
 uint64_t NextStreamId() {
   static std::atomic<uint64_t> next{1};
   return next.fetch_add(1, std::memory_order_relaxed);
@@ -45,6 +67,16 @@ uint32_t TimeoutMs(absl::Duration timeout) {
 }
 
 }  // namespace
+
+void StepQueue::Completion::Deliver() {
+  if (result.ok()) {
+    const absl::Status placed = Place(tensor, output, &*result);
+    if (!placed.ok()) result = placed;
+  }
+  tensor = {};
+  done(std::move(result));
+  done = nullptr;
+}
 
 StepQueue::StepQueue(const ModelInfo& model) : model_(model), stream_id_(NextStreamId()) {}
 StepQueue::~StepQueue() = default;
@@ -86,6 +118,17 @@ absl::Status StepQueue::Prepare(const Step& step, WireStep* wire) const {
                    .value = absl::StrCat(bytes),
                    .limit = absl::StrCat(model_.max_message_bytes)});
   }
+  uint64_t tokens = 0;
+  for (const StepSegment& segment : step.segments) tokens += segment.num_tokens;
+  const uint64_t output = tokens * model_.channels * ByteSize(step.output_dtype.value_or(step.highway.dtype));
+  if (!step.output.empty() && step.mode == StepMode::kForward && step.output.size() != output) {
+    return Refuse(absl::StatusCode::kInvalidArgument,
+                  absl::StrCat("output has room for ", step.output.size(), " bytes: the step's takes ", output),
+                  {.reason = Reason::kSizeMismatch,
+                   .field = "output",
+                   .value = absl::StrCat(step.output.size()),
+                   .limit = absl::StrCat(output)});
+  }
   return absl::OkStatus();
 }
 
@@ -126,6 +169,7 @@ void StepQueue::JoinLanes(const Step& step, Entry* entry) {
 void StepQueue::Add(Step step, StepCallback done) {
   auto entry = std::make_shared<Entry>();
   entry->done = std::move(done);
+  entry->output = step.output;
   WireStep& wire = entry->wire;
   wire.request_id = next_request_id_++;
   wire.mode = step.mode;
@@ -133,7 +177,7 @@ void StepQueue::Add(Step step, StepCallback done) {
   if (!prepared.ok()) entry->doom = std::move(prepared);
   if (wire.layer_index.has_value()) JoinLanes(step, entry.get());
   wire.token_ids = std::move(step.token_ids);
-  wire.highway = step.highway;
+  wire.highway = std::move(step.highway);
   wire.output_kind = step.output_kind;
   wire.output_dtype = step.output_dtype;
   wire.timeout_ms = TimeoutMs(step.timeout);
@@ -252,7 +296,8 @@ std::shared_ptr<const StepQueue::Entry> StepQueue::Next() {
   return entry;
 }
 
-std::vector<StepQueue::Lane*> StepQueue::Complete(const EntryPtr& entry, absl::StatusOr<StepResult> result) {
+std::vector<StepQueue::Lane*> StepQueue::Complete(const EntryPtr& entry, absl::StatusOr<StepResult> result,
+                                                  ReplyTensor tensor) {
   std::vector<Lane*> lanes;
   for (const Entry::Place& place : entry->places) {
     Lane& lane = *place.lane;
@@ -271,7 +316,7 @@ std::vector<StepQueue::Lane*> StepQueue::Complete(const EntryPtr& entry, absl::S
   }
   if (entry->admitted) --admitted_;
   entries_.erase(entry->wire.request_id);
-  completions_.push_back({std::move(entry->done), std::move(result)});
+  completions_.push_back({std::move(entry->done), std::move(result), std::move(tensor), entry->output});
   return lanes;
 }
 
@@ -279,7 +324,7 @@ void StepQueue::Answer(WireReply reply) {
   const auto it = entries_.find(reply.request_id);
   if (it == entries_.end() || !it->second->admitted) return;
   const EntryPtr entry = it->second;
-  Advance(Complete(entry, std::move(reply.result)));
+  Advance(Complete(entry, std::move(reply.result), std::move(reply.output)));
 }
 
 void StepQueue::Break() {

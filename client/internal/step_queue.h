@@ -47,6 +47,7 @@ class StepQueue {
     };
     WireStep wire;
     StepCallback done;
+    absl::Span<std::byte> output;      // empty: in the result
     std::vector<Place> places;         // of segments with a sequence
     std::optional<absl::Status> doom;  // fails with this when its turn comes
     bool admitted = false;
@@ -57,6 +58,11 @@ class StepQueue {
   struct Completion {
     StepCallback done;
     absl::StatusOr<StepResult> result;
+    ReplyTensor tensor;
+    absl::Span<std::byte> output;
+
+    // Copies the tensor to where the step wants it and calls `done`; once.
+    void Deliver();
   };
 
   // `model` outlives this.
@@ -67,6 +73,8 @@ class StepQueue {
   void Add(Step step, StepCallback done);
 
   bool HasReady() const { return !ready_.empty(); }
+  // Some were sent and are unanswered.
+  bool Awaits() const { return admitted_ > ready_.size(); }
   // The next step to send, with its positions and epoch; null when none may be sent now.
   std::shared_ptr<const Entry> Next();
   // The answer to a step that was sent. Unknown ids are ignored.
@@ -96,7 +104,7 @@ class StepQueue {
   void Advance(std::vector<Lane*> lanes);
   void AdvanceAll();
   // Takes the entry out of its lanes and reports `result`; returns the lanes that go on.
-  std::vector<Lane*> Complete(const EntryPtr& entry, absl::StatusOr<StepResult> result);
+  std::vector<Lane*> Complete(const EntryPtr& entry, absl::StatusOr<StepResult> result, ReplyTensor tensor = {});
 
   const ModelInfo& model_;
   const uint64_t stream_id_;

@@ -5,8 +5,10 @@
 #include <cstdint>
 #include <vector>
 
+#include "absl/types/span.h"
 #include "core/base/numeric.h"
 #include "core/base/strong_id.h"
+#include "core/base/tensor_pieces.h"
 
 namespace pleiad {
 
@@ -72,9 +74,10 @@ struct TensorPart {
   uint32_t first_token = 0;
   uint32_t num_tokens = 0;
   TensorMemory memory = TensorMemory::kHost;
-  const std::byte* input = nullptr;  // [num_tokens, C] of input_dtype; null: zeros
-  DType input_dtype = DType::kF32;   // kF32 or kBf16
-  std::byte* output = nullptr;       // [num_tokens, C] of output_dtype; the input's own, of the same dtype, or apart
+  const std::byte* input = nullptr;            // [num_tokens, C] of input_dtype; null: in pieces or, without any, zeros
+  absl::Span<const TensorPiece> input_pieces;  // the same where it lies in several places of kHost
+  DType input_dtype = DType::kF32;             // kF32 or kBf16
+  std::byte* output = nullptr;  // [num_tokens, C] of output_dtype; the input's own, of the same dtype, or apart
   DType output_dtype = DType::kF32;
   OutputKind kind = OutputKind::kHighway;
 };

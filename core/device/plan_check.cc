@@ -28,6 +28,20 @@ absl::Status CheckTensor(DType dtype) {
   return Bad("parts.dtype", static_cast<uint64_t>(dtype), "must be F32 or BF16");
 }
 
+absl::Status CheckPieces(const TensorPart& part, uint64_t channels) {
+  if (part.input_pieces.empty()) return absl::OkStatus();
+  if (part.input != nullptr) return Bad("parts.input_pieces", part.input_pieces.size(), "must be 0 beside an input");
+  if (part.memory != TensorMemory::kHost) return Bad("parts.memory", 1, "must be the host's for an input in pieces");
+  uint64_t next = 0;
+  for (const TensorPiece& piece : part.input_pieces) {
+    if (piece.offset != next) return Bad("parts.input_pieces.offset", piece.offset, absl::StrCat("must be ", next));
+    next += piece.bytes;
+  }
+  const uint64_t bytes = part.num_tokens * channels * ByteSize(part.input_dtype);
+  if (next == bytes) return absl::OkStatus();
+  return Bad("parts.input_pieces", next, absl::StrCat("bytes must add up to ", bytes));
+}
+
 }  // namespace
 
 absl::Status CheckCarry(const DeviceOptions& options, CarrySlot carry, const RingView& ring) {
@@ -88,6 +102,7 @@ absl::Status CheckPlan(const DeviceOptions& options, size_t layers, TensorMemory
   for (const TensorPart& part : plan.parts) {
     PLEIAD_RETURN_IF_ERROR(CheckTensor(part.input_dtype));
     PLEIAD_RETURN_IF_ERROR(CheckTensor(part.output_dtype));
+    PLEIAD_RETURN_IF_ERROR(CheckPieces(part, options.geometry.channels()));
     if (part.num_tokens > 0 && part.output == nullptr) return Bad("parts.output", 0, "must not be null");
     if (part.memory == TensorMemory::kHost) continue;
     if (memory == TensorMemory::kHost) return Bad("parts.memory", 1, "this device reads host memory alone");

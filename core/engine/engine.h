@@ -40,8 +40,9 @@ struct StepInput {
   enum class Source : uint8_t { kAbsent, kData, kZeros };
   Source source = Source::kAbsent;
   std::optional<DType> dtype;       // absent: unspecified (kF32 where source is kZeros)
-  const std::byte* data = nullptr;  // of kData, any alignment
-  uint64_t bytes = 0;
+  const std::byte* data = nullptr;  // of kData, any alignment; null where it lies in `pieces`
+  std::vector<TensorPiece> pieces;  // of kData, in several places
+  uint64_t bytes = 0;               // all together
 };
 
 struct StepOutput {

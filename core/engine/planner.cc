@@ -39,7 +39,10 @@ void PlanBatch(absl::Span<StepOp* const> steps, const Geometry& geometry, uint32
     TensorPart part;
     part.first_token = part_first;
     part.num_tokens = plan.num_tokens - part_first;
-    part.input = step->request.input.source == StepInput::Source::kData ? step->request.input.data : nullptr;
+    if (step->request.input.source == StepInput::Source::kData) {
+      part.input = step->request.input.data;
+      part.input_pieces = step->request.input.pieces;
+    }
     part.input_dtype = InputDType(step->request);
     part.output = step->output;
     part.output_dtype = OutputDType(step->request);

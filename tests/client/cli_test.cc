@@ -252,6 +252,24 @@ TEST_F(CliTest, BenchCountsWhatItSent) {
   server.WaitUntilEmpty();
 }
 
+TEST_F(CliTest, BenchTellsByAChecksumWhatTheServerMadeOfTheTensors) {
+  FakePleServer server;
+  Client client = *Client::Connect({.address = server.address()});
+  BenchOptions options;
+  options.load = {.sequences = 3, .tokens_per_step = 2};
+  options.steps = 5;
+  const absl::StatusOr<BenchReport> first = RunBench(&client, options), again = RunBench(&client, options);
+  options.seed = 2;
+  const absl::StatusOr<BenchReport> other = RunBench(&client, options);
+  ASSERT_TRUE(first.ok() && again.ok() && other.ok());
+  EXPECT_EQ(first->checksum, again->checksum);
+  EXPECT_EQ(first->input_checksum, again->input_checksum);
+  EXPECT_NE(first->checksum, first->input_checksum);
+  EXPECT_NE(first->checksum, other->checksum);
+  EXPECT_NE(first->input_checksum, other->input_checksum);
+  EXPECT_EQ(first->tokens, 3u * 15 * 2);
+}
+
 TEST_F(CliTest, BenchEndsWithTheFirstFailure) {
   FakePleServer server;
   server.FailNextSteps(1);
@@ -313,6 +331,14 @@ TEST_F(CliTest, BadFlagsAreExitCodeTwo) {
   EXPECT_EQ(Run({"run", "--trace", "x"}), kExitBadFlags);
   EXPECT_EQ(Run({"bench", "--steps", "0"}), kExitBadFlags);
   EXPECT_EQ(Run({"bench", "--beside", "3"}), kExitBadFlags);
+  EXPECT_EQ(Run({"bench", "--rate", "-1"}), kExitBadFlags);
+  EXPECT_EQ(Run({"bench", "--arrivals", "never"}), kExitBadFlags);
+  EXPECT_EQ(Run({"bench", "--bf16", "--transport", "echo"}), kExitBadFlags);
+  for (const char* transport : {"shm", "cuda-ipc", "pigeon"}) {
+    ::testing::internal::CaptureStderr();
+    EXPECT_EQ(Run({"bench", "--transport", transport}), kExitBadFlags);
+    EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr(std::string("--transport ") + transport + ": "));
+  }
   for (const std::string timeout : {"2 parsecs", "0", "-1s", "inf", "nan"}) {
     ::testing::internal::CaptureStderr();
     EXPECT_EQ(Run({"health", "--timeout=" + timeout}), kExitBadFlags);

@@ -53,17 +53,36 @@ struct Outcome {
   std::string aux;
 };
 
-// Submits the whole program at once.
+absl::Span<const std::byte> Bytes(const std::vector<float>& values) {
+  return absl::MakeConstSpan(reinterpret_cast<const std::byte*>(values.data()), values.size() * 4);
+}
+
+// Submits the whole program at once. Some steps share the ownership of their highway, which the test then lets go of,
+// and some say where their output goes.
 Outcome RunProgram(Client* client, const Sequence& sequence, const std::vector<TestStep>& program) {
   std::unique_ptr<StepStream> stream =
       *client->OpenStream({.initial_backoff = absl::Nanoseconds(1), .max_backoff = absl::Nanoseconds(1)});
   std::vector<std::future<absl::StatusOr<StepResult>>> futures;
-  for (const TestStep& step : program) futures.push_back(stream->Submit(step.For(sequence)));
+  std::vector<std::string> places(program.size());
+  for (size_t i = 0; i < program.size(); ++i) {
+    Step step = program[i].For(sequence);
+    if (i % 2 == 0) {
+      auto owner = std::make_shared<const std::vector<float>>(program[i].highway);
+      step.highway.data = Bytes(*owner);
+      step.highway.owner = std::move(owner);
+    }
+    if (i % 3 == 0) {
+      places[i].resize(step.highway.data.size());
+      step.output = absl::MakeSpan(reinterpret_cast<std::byte*>(places[i].data()), places[i].size());
+    }
+    futures.push_back(stream->Submit(std::move(step)));
+  }
   Outcome outcome;
-  for (auto& future : futures) {
-    absl::StatusOr<StepResult> result = future.get();
+  for (size_t i = 0; i < program.size(); ++i) {
+    absl::StatusOr<StepResult> result = futures[i].get();
     EXPECT_TRUE(result.ok()) << result.status();
-    outcome.outputs.push_back(result.ok() ? result->output : "");
+    EXPECT_TRUE(!result.ok() || result->output.empty() == (i % 3 == 0));
+    outcome.outputs.push_back(!result.ok() ? "" : i % 3 == 0 ? places[i] : result->output);
   }
   return outcome;
 }
@@ -170,6 +189,49 @@ TEST(StepStreamTest, AFailedStepLeavesTheStreamAndOtherSequencesAlone) {
   EXPECT_EQ(ErrorReason(stream->Run(again.For(first)).status()), Reason::kPredecessorFailed);
   again.position = first.position(1);
   EXPECT_TRUE(stream->Run(again.For(first)).ok());
+}
+
+TEST(StepStreamTest, AnOutputThatDoesNotFitIsRefusedAndAFailedStepWritesNone) {
+  FakePleServer server;
+  Client client = *Client::Over(ConnectTo(server));
+  Sequence sequence = *client.OpenSequence();
+  std::unique_ptr<StepStream> stream = *client.OpenStream();
+  std::mt19937 rng(6);
+  const TestStep test = RandomStep(&rng, 3);
+  std::string place(3 * 4 * 4 + 1, 'x');
+  const auto run = [&](size_t size) {
+    Step step = test.For(sequence);
+    step.output = absl::MakeSpan(reinterpret_cast<std::byte*>(place.data()), size);
+    return stream->Run(std::move(step));
+  };
+  for (const size_t size : {size_t{1}, place.size() - 2, place.size()}) {
+    const absl::Status refused = run(size).status();
+    EXPECT_TRUE(absl::IsInvalidArgument(refused)) << refused;
+    ASSERT_EQ(ErrorDetails(refused).size(), 1u);
+    EXPECT_EQ(ErrorDetails(refused)[0].reason, Reason::kSizeMismatch);
+  }
+  sequence = *client.OpenSequence();
+  server.FailNextSteps(1);
+  EXPECT_TRUE(absl::IsDataLoss(run(place.size() - 1).status()));
+  EXPECT_EQ(place, std::string(place.size(), 'x'));
+  sequence = *client.OpenSequence();
+  EXPECT_TRUE(run(place.size() - 1).ok());
+  EXPECT_NE(place.substr(0, 8), "xxxxxxxx");
+  EXPECT_EQ(place.back(), 'x');
+}
+
+TEST(StepStreamTest, TheOwnerOfAHighwayIsLetGoOnceItIsSent) {
+  FakePleServer server;
+  Client client = *Client::Over(ConnectTo(server));
+  Sequence sequence = *client.OpenSequence();
+  std::unique_ptr<StepStream> stream = *client.OpenStream();
+  std::mt19937 rng(6);
+  const TestStep test = RandomStep(&rng, 60);
+  std::promise<void> gone;
+  Step step = test.For(sequence);
+  step.highway.owner = std::shared_ptr<const void>(&test, [&gone](const void*) { gone.set_value(); });
+  EXPECT_TRUE(stream->Run(std::move(step)).ok());
+  gone.get_future().wait();
 }
 
 TEST(StepStreamTest, AStepMayBeSubmittedInsideACallback) {

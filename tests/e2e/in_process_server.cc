@@ -23,7 +23,7 @@ T OrDie(absl::StatusOr<T> value) {
 }  // namespace
 
 InProcessServer::InProcessServer(const std::string& model, const std::function<void(ServerFlags&)>& change,
-                                 Clock* clock, CacheParts cache) {
+                                 Clock* clock, CacheParts cache, ServerParts parts) {
   spdlog::set_level(spdlog::level::warn);
   ServerFlags flags;
   flags.model = model;
@@ -35,9 +35,11 @@ InProcessServer::InProcessServer(const std::string& model, const std::function<v
   flags.max_sequences = 128;
   if (change) change(flags);
   server_ = OrDie(Server::Start(flags, {.clock = clock,
-                                        .loader = std::make_unique<CheckpointLoader>(flags, clock, std::move(cache)),
+                                        .loader = std::make_unique<CheckpointLoader>(flags, clock, std::move(cache),
+                                                                                     std::move(parts.wrap_device)),
                                         .on_ready = nullptr,
-                                        .hard_exit = nullptr}));
+                                        .hard_exit = nullptr,
+                                        .make_generic = std::move(parts.make_generic)}));
   if (const absl::Status loaded = server_->WaitUntilLoaded(); !loaded.ok()) {
     std::fprintf(stderr, "%s\n", loaded.ToString().c_str());
     std::abort();

@@ -11,6 +11,7 @@
 #include "grpcpp/grpcpp.h"
 #include "pleiad/v1/ple.grpc.pb.h"
 #include "server/checkpoint_loader.h"
+#include "server/run_server.h"
 #include "server/server.h"
 #include "tests/support/temp_dir.h"
 
@@ -21,7 +22,7 @@ class InProcessServer {
  public:
   // `change` edits the flags. `clock` null: the system's. `cache`: of --table cached.
   explicit InProcessServer(const std::string& model, const std::function<void(ServerFlags&)>& change = nullptr,
-                           Clock* clock = nullptr, CacheParts cache = {});
+                           Clock* clock = nullptr, CacheParts cache = {}, ServerParts parts = {});
   ~InProcessServer();
 
   Server& server() { return *server_; }

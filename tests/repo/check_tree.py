@@ -17,6 +17,7 @@ MAY_INCLUDE = {
     "core/rows": ["core/base", "core/model"],
     "core/device": ["core/base", "core/model"],
     "core/engine": ["core/base", "core/model", "core/rows", "core/device"],
+    "proto/wire": ["proto"],
     "server": ["core/base", "core/engine", "proto"],
     "client": ["proto"],
     "client/cli": ["client", "proto", "core/base", "core/model", "core/rows"],
@@ -33,7 +34,7 @@ ASSEMBLY = {"server/main.cc", "server/check.cc"} | {
 
 # Packaged headers that belong to some folders alone; core/base is held to std, the system and Abseil.
 PACKAGES = {
-    "grpc": (r"grpc(pp)?/|google/protobuf/", ["server", "client", "tests"]),
+    "grpc": (r"grpc(pp)?/|google/protobuf/", ["proto/wire", "server", "client", "tests"]),
     "prometheus": (r"prometheus/", ["server", "tests"]),
     "spdlog": (r"spdlog/", ["server", "client/cli", "tests"]),
     "CLI11": (r"CLI/", ["server", "client/cli", "tests"]),
@@ -46,10 +47,10 @@ PACKAGES = {
 
 # (name, pattern, path prefixes it concerns, path prefixes that are free)
 CONSTRUCTS = [
-    ("CUDA conditional", r"^\s*#\s*(if|ifdef|ifndef|elif)\b.*CUDA", ["core", "server", "client"], ["core/device"]),
+    ("CUDA conditional", r"^\s*#\s*(if|ifdef|ifndef|elif)\b.*CUDA", ["core", "proto", "server", "client"], ["core/device"]),
     ("unannotated lock, use core/base/mutex.h", r"\b(std::(mutex|condition_variable|lock_guard|unique_lock)|absl::(Mutex|CondVar))\b",
-     ["core", "server", "client"], ["core/base/mutex.h", "client/internal/mutex.h"]),
-    ("exception", r"^\s*throw\b", ["core", "server", "client"], []),
+     ["core", "proto", "server", "client"], ["core/base/mutex.h", "client/internal/mutex.h"]),
+    ("exception", r"^\s*throw\b", ["core", "proto", "server", "client"], []),
     ("sleep", r"\b(sleep_for|sleep_until|usleep|nanosleep|absl::SleepFor)\b|(?<![\w.:])sleep\(", ["tests"], ["tests/bench", "tests/repo"]),
 ]
 
@@ -109,13 +110,13 @@ def check_includes(path, text):
             if folder == "core/base" and "/" in target and not target.startswith(("absl/", "sys/", "linux/")):
                 yield f"{here}: core/base includes std and Abseil alone ({target})"
         public = under(path, "client") and path.endswith(".h") and not path.startswith(("client/cli/", "client/internal/"))
-        if public and (target.startswith(GENERATED) or re.match(PACKAGES["grpc"][0], target)):
+        if public and (target.startswith((GENERATED, "proto/")) or re.match(PACKAGES["grpc"][0], target)):
             yield f"{here}: a public header names no generated and no gRPC type ({target})"
 
 
 def check_file(path, text):
     source = pathlib.PurePath(path).suffix in SOURCE | SCRIPTS
-    if source or path.split("/")[0] in ("core", "server", "client"):
+    if source or path.split("/")[0] in ("core", "proto", "server", "client"):
         lines = text.count("\n")
         if lines > MAX_LINES:
             yield f"{path}: {lines} lines, at most {MAX_LINES}"
@@ -142,7 +143,7 @@ def check_suppressions(path, text):
 def check_tree(root):
     breaches = []
     checked = 0
-    for top in ("core", "server", "client", "tests"):
+    for top in ("core", "proto", "server", "client", "tests"):
         for file in sorted((root / top).rglob("*")):
             path = file.relative_to(root).as_posix()
             if not file.is_file() or path.startswith("tests/golden/") or {"node_modules", "__pycache__"} & set(file.parts):

@@ -41,6 +41,10 @@ class CheckTreeTest(unittest.TestCase):
             ("server/main.cc", "core/model/checkpoint.h"),
             ("server/a.cc", "pleiad/v1/ple.pb.h"),
             ("client/a.cc", "pleiad/v1/ple.grpc.pb.h"),
+            ("proto/wire/a.cc", "pleiad/v1/ple.pb.h"),
+            ("proto/wire/a.cc", "grpcpp/grpcpp.h"),
+            ("server/a.cc", "proto/wire/b.h"),
+            ("client/a.cc", "proto/wire/b.h"),
             ("client/cli/a.cc", "client/client.h"),
             ("client/cli/a.cc", "core/rows/b.h"),
             ("tests/core/a.cc", "tests/oracle/b.h"),
@@ -57,6 +61,9 @@ class CheckTreeTest(unittest.TestCase):
             ("core/device/cpu/a.cc", "core/rows/b.h"),
             ("core/engine/a.cc", "server/b.h"),
             ("core/engine/a.cc", "pleiad/v1/ple.pb.h"),
+            ("core/engine/a.cc", "proto/wire/b.h"),
+            ("proto/wire/a.cc", "core/base/b.h"),
+            ("proto/wire/a.cc", "client/b.h"),
             ("server/a.cc", "core/model/b.h"),
             ("server/a.cc", "client/b.h"),
             ("client/a.cc", "core/base/b.h"),
@@ -96,6 +103,7 @@ class CheckTreeTest(unittest.TestCase):
 
     def test_public_client_headers_name_no_wire_type(self):
         self.assert_breach("client/a.h", HEADER + '#include "pleiad/v1/ple.pb.h"\n', "public header")
+        self.assert_breach("client/a.h", HEADER + '#include "proto/wire/b.h"\n', "public header")
         self.assert_breach("client/a.h", HEADER + "#include <grpcpp/channel.h>\n", "public header")
         self.assert_clean("client/internal/a.h", HEADER + '#include "pleiad/v1/ple.pb.h"\n')
 

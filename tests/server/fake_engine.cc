@@ -159,8 +159,10 @@ StepResult FakeEngine::RunStep(const StepRequest& request) {
   if (request.mode == StepMode::kForward && tokens > 0) {
     const uint64_t bytes = tokens * FakeConfig().geometry.channels() * ByteSize(result.output_dtype);
     std::byte* out = request.output.allocate(bytes);
-    if (request.input.source == StepInput::Source::kData && request.input.bytes == bytes) {
-      std::memcpy(out, request.input.data, bytes);
+    const StepInput& input = request.input;
+    if (input.source == StepInput::Source::kData && input.bytes == bytes) {
+      if (input.data != nullptr) std::memcpy(out, input.data, bytes);
+      for (const TensorPiece& piece : input.pieces) std::memcpy(out + piece.offset, piece.data, piece.bytes);
     } else {
       std::memset(out, 0xAB, bytes);
     }

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "grpcpp/generic/generic_stub.h"
 #include "tests/server/test_server.h"
+#include "tests/support/raw_call.h"
 
 namespace pleiad {
 namespace {
@@ -67,54 +67,24 @@ TEST(ForwardStream, AnEmptyStreamEndsWell) {
   EXPECT_TRUE(stream.Finish().ok());
 }
 
-// Sends `messages` as they are, half-closes and reads to the end.
-grpc::Status SendRaw(TestServer& server, const std::vector<std::string>& messages, std::vector<uint64_t>* ids) {
-  grpc::GenericStub stub(server.channel());
-  grpc::ClientContext context;
-  grpc::CompletionQueue queue;
-  const auto wait = [&queue] {
-    void* tag = nullptr;
-    bool ok = false;
-    return queue.Next(&tag, &ok) && ok;
-  };
-  const auto rpc = stub.PrepareCall(&context, "/pleiad.v1.Ple/ForwardStream", &queue);
-  rpc->StartCall(nullptr);
-  EXPECT_TRUE(wait());
-  for (const std::string& message : messages) {
-    const grpc::Slice slice(message);
-    rpc->Write(grpc::ByteBuffer(&slice, 1), nullptr);
-    EXPECT_TRUE(wait());
-  }
-  rpc->WritesDone(nullptr);
-  wait();
-  grpc::ByteBuffer answer;
-  for (rpc->Read(&answer, nullptr); wait(); rpc->Read(&answer, nullptr)) {
-    std::vector<grpc::Slice> slices;
-    EXPECT_TRUE(answer.Dump(&slices).ok());
-    std::string bytes;
-    for (const grpc::Slice& slice : slices) bytes.append(reinterpret_cast<const char*>(slice.begin()), slice.size());
-    v1::ForwardResponse response;
-    EXPECT_TRUE(response.ParseFromString(bytes));
-    ids->push_back(response.request_id());
-  }
-  grpc::Status status;
-  rpc->Finish(&status, nullptr);
-  EXPECT_TRUE(wait());
-  return status;
+std::vector<uint64_t> IdsOf(const testing::RawResult& result) {
+  std::vector<uint64_t> ids;
+  for (const v1::ForwardResponse& response : result.responses) ids.push_back(response.request_id());
+  return ids;
 }
 
 TEST(ForwardStream, BytesThatAreNoRequestEndItWithAnError) {
   TestServer server;
   const std::string whole = Step(1, 1).SerializeAsString();
   for (const std::string& bytes : {whole.substr(0, whole.size() - 1), std::string("\x08"), std::string("\xff\xff")}) {
-    std::vector<uint64_t> ids;
-    const grpc::Status status = SendRaw(server, {whole, bytes}, &ids);
-    EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT) << status.error_message();
-    EXPECT_THAT(ids, ElementsAre(1));
+    const testing::RawResult result = testing::StreamRaw(server.channel(), {whole, bytes, whole});
+    EXPECT_EQ(result.status.error_code(), grpc::StatusCode::INVALID_ARGUMENT) << result.status.error_message();
+    EXPECT_THAT(IdsOf(result), ElementsAre(1));
+    EXPECT_EQ(testing::ForwardRaw(server.channel(), bytes).status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
   }
-  std::vector<uint64_t> ids;
-  EXPECT_TRUE(SendRaw(server, {whole, ""}, &ids).ok()) << "an empty message is an empty request";
-  EXPECT_THAT(ids, ElementsAre(1, 0));
+  const testing::RawResult result = testing::StreamRaw(server.channel(), {whole, ""});
+  EXPECT_TRUE(result.status.ok()) << "an empty message is an empty request";
+  EXPECT_THAT(IdsOf(result), ElementsAre(1, 0));
 }
 
 TEST(ForwardStream, AFailedRequestGetsItsOwnResponseAndTheStreamGoesOn) {

@@ -44,6 +44,9 @@ absl::StatusOr<std::unique_ptr<Stage>> Stage::Create(const DeviceOptions& option
   PLEIAD_ASSIGN_OR_RETURN(
       stage->gates_,
       HostMemory::Allocate("scratch of gates", tokens * geometry.hc_count * sizeof(GateScalars), HugePages::kNo));
+  PLEIAD_ASSIGN_OR_RETURN(
+      stage->stitched_,
+      HostMemory::Allocate("scratch of highway rows", pool.threads() * stage->hidden_ * sizeof(float), HugePages::kNo));
   stage->places_.resize(options.max_tokens);
   return stage;
 }
@@ -55,7 +58,7 @@ uint64_t Stage::weight_bytes() const {
 }
 
 uint64_t Stage::scratch_bytes() const {
-  return embeddings_.size() + key_value_.size() + gates_.size() + projection_->scratch_bytes() +
+  return embeddings_.size() + key_value_.size() + gates_.size() + stitched_.size() + projection_->scratch_bytes() +
          places_.size() * sizeof(TokenPlace);
 }
 
@@ -69,11 +72,11 @@ void Stage::Run(const BatchPlan& plan) {
                    key_value_.As<Bf16>());
   const size_t streams = geometry_.hc_count;
   const size_t items = plan.num_tokens * streams;
-  pool_.ParallelFor(items, Grain(items), [&](size_t, size_t begin, size_t end) {
-    for (size_t i = begin; i < end; ++i) GateToken(plan, i / streams, i % streams);
+  pool_.ParallelFor(items, Grain(items), [&](size_t worker, size_t begin, size_t end) {
+    for (size_t i = begin; i < end; ++i) GateToken(plan, worker, i / streams, i % streams);
   });
-  pool_.ParallelFor(items, Grain(items), [&](size_t, size_t begin, size_t end) {
-    for (size_t i = begin; i < end; ++i) ConvToken(plan, i / streams, i % streams);
+  pool_.ParallelFor(items, Grain(items), [&](size_t worker, size_t begin, size_t end) {
+    for (size_t i = begin; i < end; ++i) ConvToken(plan, worker, i / streams, i % streams);
   });
 }
 
@@ -108,19 +111,22 @@ void Stage::MoveUndoRows(const BatchPlan& plan) {
   });
 }
 
-HighwayRow Stage::Highway(const TensorPart& part, size_t token, size_t stream) const {
-  if (part.input == nullptr) return {};
-  const size_t at = (token - part.first_token) * channels_ + stream * hidden_;
-  return {part.input + at * ByteSize(part.input_dtype), part.input_dtype};
+HighwayRow Stage::Highway(const TensorPart& part, size_t worker, size_t token, size_t stream) const {
+  const size_t size = ByteSize(part.input_dtype);
+  const size_t at = ((token - part.first_token) * channels_ + stream * hidden_) * size;
+  if (part.input != nullptr) return {part.input + at, part.input_dtype};
+  if (part.input_pieces.empty()) return {};
+  auto* stitched = reinterpret_cast<std::byte*>(stitched_.As<float>() + worker * hidden_);
+  return {StitchPieces(part.input_pieces, at, hidden_ * size, stitched), part.input_dtype};
 }
 
-void Stage::GateToken(const BatchPlan& plan, size_t token, size_t stream) {
+void Stage::GateToken(const BatchPlan& plan, size_t worker, size_t token, size_t stream) {
   const LayerConstants& layer = layers_[plan.layer.value()];
   const Bf16* kv = key_value_.As<Bf16>() + token * kv_width_;
   GateArgs args;
   args.key = kv + stream * hidden_;
   args.value = kv + channels_;
-  args.highway = Highway(plan.parts[places_[token].part], token, stream);
+  args.highway = Highway(plan.parts[places_[token].part], worker, token, stream);
   args.norm_key = &layer.norm_key[stream * hidden_];
   args.norm_query = &layer.norm_query[stream * hidden_];
   args.hidden = hidden_;
@@ -128,7 +134,7 @@ void Stage::GateToken(const BatchPlan& plan, size_t token, size_t stream) {
   gates_.As<GateScalars>()[token * geometry_.hc_count + stream] = kernels_.gate(args);
 }
 
-void Stage::ConvToken(const BatchPlan& plan, size_t token, size_t stream) {
+void Stage::ConvToken(const BatchPlan& plan, size_t worker, size_t token, size_t stream) {
   const LayerConstants& layer = layers_[plan.layer.value()];
   const SegmentPlan& segment = plan.segments[places_[token].segment];
   const bool has_carry = segment.carry != kNoCarry;
@@ -165,7 +171,7 @@ void Stage::ConvToken(const BatchPlan& plan, size_t token, size_t stream) {
     const size_t index = (segment.ring.cursor + local) % carries_.ring_rows();
     args.ring_row = at + carries_.RingRow(segment.carry, static_cast<uint32_t>(index));
   }
-  if (part.kind == OutputKind::kHighway) args.highway = Highway(part, token, stream);
+  if (part.kind == OutputKind::kHighway) args.highway = Highway(part, worker, token, stream);
   args.output = part.output + ((token - part.first_token) * channels_ + at) * ByteSize(part.output_dtype);
   args.output_dtype = part.output_dtype;
   args.hidden = hidden_;

@@ -52,9 +52,10 @@ class Stage {
 
   void PlaceTokens(const BatchPlan& plan);
   void MoveUndoRows(const BatchPlan& plan);
-  void GateToken(const BatchPlan& plan, size_t token, size_t stream);
-  void ConvToken(const BatchPlan& plan, size_t token, size_t stream);
-  HighwayRow Highway(const TensorPart& part, size_t token, size_t stream) const;
+  void GateToken(const BatchPlan& plan, size_t worker, size_t token, size_t stream);
+  void ConvToken(const BatchPlan& plan, size_t worker, size_t token, size_t stream);
+  // Valid until the worker's next one.
+  HighwayRow Highway(const TensorPart& part, size_t worker, size_t token, size_t stream) const;
   size_t Grain(size_t items) const;
 
   const Geometry geometry_;
@@ -70,6 +71,7 @@ class Stage {
   HostMemory embeddings_;           // BF16 [max_tokens + PanelGemm::kPadTokens, E]
   HostMemory key_value_;            // BF16 [max_tokens, C + H]
   HostMemory gates_;                // GateScalars [max_tokens, hc]
+  HostMemory stitched_;             // [threads, H] FP32: a worker's row of a highway that lies in several pieces
   std::vector<TokenPlace> places_;  // [max_tokens]
 };
 

@@ -42,6 +42,24 @@ void TensorStaging::AddPieces(std::vector<Piece>* pieces, std::byte* host, uint6
   }
 }
 
+void TensorStaging::AddInput(const TensorPart& part, uint64_t rows, uint64_t row_bytes, uint64_t offset,
+                             uint64_t stride) {
+  const TensorPiece whole{part.input, 0, rows * row_bytes};
+  const auto pieces = part.input != nullptr ? absl::MakeConstSpan(&whole, 1) : part.input_pieces;
+  size_t i = 0;
+  for (uint64_t row = 0; row < rows; ++row) {
+    const uint64_t end = (row + 1) * row_bytes;
+    for (uint64_t at = row * row_bytes; at < end;) {
+      while (pieces[i].offset + pieces[i].bytes <= at) ++i;
+      const uint64_t bytes = std::min(end, pieces[i].offset + pieces[i].bytes) - at;
+      // A host tensor is written only where it is an output.
+      auto* host = const_cast<std::byte*>(pieces[i].data + (at - pieces[i].offset));
+      AddPieces(&copies_in_, host, offset + row * stride + (at - row * row_bytes), bytes);
+      at += bytes;
+    }
+  }
+}
+
 void TensorStaging::AddPart(const TensorPart& part) {
   PartAddress address;
   if (part.memory == TensorMemory::kDevice || part.num_tokens == 0) {
@@ -53,19 +71,18 @@ void TensorStaging::AddPart(const TensorPart& part) {
   const uint64_t channels = uint64_t{streams_} * hidden_;
   const uint64_t offset = part.first_token * channels * sizeof(float);
   const uint64_t at = reinterpret_cast<uint64_t>(kernel_base_) + offset;
-  const bool has_input = part.input != nullptr;
+  const bool has_input = part.input != nullptr || !part.input_pieces.empty();
   address.spread = has_input && part.input_dtype != part.output_dtype;
   address.output = at;
   if (has_input) address.input = at;
   addresses_.push_back(address);
-  // A host tensor is written only where it is an output.
-  auto* input = const_cast<std::byte*>(part.input);
   const uint64_t input_size = ByteSize(part.input_dtype);
   const uint64_t output_size = ByteSize(part.output_dtype);
   if (address.spread) {
-    for (uint64_t i = 0; i < uint64_t{part.num_tokens} * streams_; ++i) {
+    const uint64_t rows = uint64_t{part.num_tokens} * streams_;
+    AddInput(part, rows, hidden_ * input_size, offset, hidden_ * sizeof(float));
+    for (uint64_t i = 0; i < rows; ++i) {
       const uint64_t place = offset + i * hidden_ * sizeof(float);
-      copies_in_.push_back({input + i * hidden_ * input_size, place, hidden_ * input_size});
       copies_out_.push_back({part.output + i * hidden_ * output_size, place, hidden_ * output_size});
     }
     AddRange(&inputs_, offset, part.num_tokens * channels * sizeof(float));
@@ -73,7 +90,7 @@ void TensorStaging::AddPart(const TensorPart& part) {
     return;
   }
   if (has_input) {
-    AddPieces(&copies_in_, input, offset, part.num_tokens * channels * input_size);
+    AddInput(part, 1, part.num_tokens * channels * input_size, offset, 0);
     AddRange(&inputs_, offset, part.num_tokens * channels * input_size);
   }
   AddPieces(&copies_out_, part.output, offset, part.num_tokens * channels * output_size);

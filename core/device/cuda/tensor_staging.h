@@ -60,6 +60,8 @@ class TensorStaging {
   void AddPart(const TensorPart& part);
   static void AddRange(std::vector<Range>* ranges, uint64_t offset, uint64_t bytes);
   static void AddPieces(std::vector<Piece>* pieces, std::byte* host, uint64_t offset, uint64_t bytes);
+  // `rows` rows of a part's input, one behind the other, each to its place, `stride` from the last.
+  void AddInput(const TensorPart& part, uint64_t rows, uint64_t row_bytes, uint64_t offset, uint64_t stride);
 
   uint32_t hidden_ = 0;
   uint32_t streams_ = 0;

@@ -71,6 +71,21 @@ TEST_P(FormatsTest, InPlaceEqualsApart) {
   }
 }
 
+TEST_P(FormatsTest, InPiecesEqualsWhole) {
+  for (DType dtype : {DType::kF32, DType::kBf16}) {
+    for (DType output : {DType::kF32, DType::kBf16}) {
+      for (OutputKind kind : {OutputKind::kDelta, OutputKind::kHighway}) {
+        RigFormat format{.input = dtype, .output = output, .kind = kind};
+        const std::vector<float> whole = Run(format);
+        for (uint32_t bytes : {1u, 3u, 64u, 101u, 4000u, 1u << 20}) {
+          format.piece_bytes = bytes;
+          EXPECT_EQ(Run(format), whole) << bytes;
+        }
+      }
+    }
+  }
+}
+
 TEST_P(FormatsTest, AnyAddressWillDo) {
   for (DType dtype : {DType::kF32, DType::kBf16}) {
     RigFormat format{.input = dtype, .output = dtype, .kind = OutputKind::kHighway};

@@ -99,6 +99,9 @@ struct PlanCase {
 TEST(PlanCheckTest, BadPlansAreRefusedByName) {
   const DeviceOptions options = GoodOptions();
   alignas(16) static std::byte tensor[4 * 96 * 4];
+  static const std::vector<TensorPiece> kPieces = {{tensor, 0, 99}, {tensor + 100, 99, 4 * 96 * 4 - 99}};
+  static const std::vector<TensorPiece> kShortPieces = {kPieces[0], {tensor, 99, 4 * 96 * 4 - 100}};
+  static const std::vector<TensorPiece> kGappedPieces = {kPieces[0], {tensor, 100, 4 * 96 * 4 - 100}};
   BatchPlan good;
   good.num_tokens = 4;
   good.gather.assign(16, GatherIndex::OfSlot(Slot(99)));
@@ -107,6 +110,9 @@ TEST(PlanCheckTest, BadPlansAreRefusedByName) {
   good.parts = {TensorPart{.num_tokens = 4, .output = tensor}};
   const auto check = [&options](const BatchPlan& plan) { return CheckPlan(options, 1, TensorMemory::kDevice, plan); };
   ASSERT_TRUE(check(good).ok()) << check(good);
+  BatchPlan in_pieces = good;
+  in_pieces.parts[0].input_pieces = kPieces;
+  ASSERT_TRUE(check(in_pieces).ok()) << check(in_pieces);
   const PlanCase cases[] = {
       {"layer", [](auto& p) { p.layer = LayerOrdinal(1); }},
       {"num_tokens", [](auto& p) { p.num_tokens = 17; }},
@@ -126,6 +132,10 @@ TEST(PlanCheckTest, BadPlansAreRefusedByName) {
       {"parts.output", [](auto& p) { p.parts[0].output = nullptr; }},
       {"parts.dtype", [](auto& p) { p.parts[0].input_dtype = DType::kI64; }},
       {"parts address", [](auto& p) { p.parts[0].memory = TensorMemory::kDevice, ++p.parts[0].output; }},
+      {"parts.input_pieces", [](auto& p) { p.parts[0].input_pieces = kShortPieces; }},
+      {"parts.input_pieces.offset", [](auto& p) { p.parts[0].input_pieces = kGappedPieces; }},
+      {"parts.input_pieces", [](auto& p) { p.parts[0].input = tensor, p.parts[0].input_pieces = kPieces; }},
+      {"parts.memory", [](auto& p) { p.parts[0].memory = TensorMemory::kDevice, p.parts[0].input_pieces = kPieces; }},
       {"carry", [](auto& p) { p.segments[0].carry = CarrySlot(3); }},
       {"ring.cursor", [](auto& p) { p.segments[0].ring.cursor = 17; }},
       {"ring.valid", [](auto& p) { p.segments[0].ring.valid = 18; }},

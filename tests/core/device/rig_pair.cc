@@ -191,6 +191,7 @@ RigFormat RandomWalk::NextFormat() {
   format.zeros = random_() % 8 == 0;
   format.in_place = !format.zeros && format.input == format.output && random_() % 3 == 0;
   format.misalign = random_() % 3 == 0 ? random_() % 16 : 0;
+  format.piece_bytes = !format.in_place && random_() % 4 == 0 ? 1 + random_() % 300 : 0;
   return format;
 }
 

@@ -123,6 +123,26 @@ SegmentPlan StageRig::Segment(const RigStep& step, uint32_t first_token) {
   return segment;
 }
 
+namespace {
+
+// Moves bytes [skip, size) of `input` apart, each piece before a byte that is none of the tensor's.
+std::vector<TensorPiece> TakeApart(std::vector<std::byte>& input, uint32_t skip, uint32_t piece_bytes) {
+  const std::vector<std::byte> whole(input.begin() + skip, input.end());
+  const size_t count = (whole.size() + piece_bytes - 1) / piece_bytes;
+  input.assign(skip + whole.size() + count, std::byte{0xFF});
+  std::vector<TensorPiece> pieces;
+  for (size_t i = 0; i < count; ++i) {
+    const size_t at = i * piece_bytes;
+    const size_t bytes = std::min<size_t>(piece_bytes, whole.size() - at);
+    std::byte* to = input.data() + skip + at + i;
+    std::copy_n(whole.begin() + static_cast<ptrdiff_t>(at), bytes, to);
+    pieces.push_back({to, at, bytes});
+  }
+  return pieces;
+}
+
+}  // namespace
+
 RigBatch StageRig::Make(const std::vector<RigStep>& steps, const RigFormat& format) {
   RigBatch batch;
   batch.format = format;
@@ -131,6 +151,7 @@ RigBatch StageRig::Make(const std::vector<RigStep>& steps, const RigFormat& form
   const size_t out_size = ByteSize(format.output);
   batch.inputs.resize(steps.size());
   batch.outputs.resize(steps.size());
+  batch.pieces.resize(steps.size());
   for (size_t s = 0; s < steps.size(); ++s) {
     const RigStep& step = steps[s];
     plan.segments.push_back(Segment(step, plan.num_tokens));
@@ -150,7 +171,12 @@ RigBatch StageRig::Make(const std::vector<RigStep>& steps, const RigFormat& form
     TensorPart part;
     part.first_token = plan.num_tokens;
     part.num_tokens = step.count;
-    part.input = format.zeros ? nullptr : input.data() + format.misalign;
+    if (format.piece_bytes != 0 && !format.zeros) {
+      batch.pieces[s] = TakeApart(input, format.misalign, format.piece_bytes);
+      part.input_pieces = batch.pieces[s];
+    } else if (!format.zeros) {
+      part.input = input.data() + format.misalign;
+    }
     part.output = (format.in_place ? input : output).data() + format.misalign;
     part.input_dtype = format.input;
     part.output_dtype = format.output;

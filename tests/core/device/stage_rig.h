@@ -58,6 +58,8 @@ struct RigFormat {
   bool zeros = false;     // no input tensor
   bool in_place = false;  // output over input; the same dtype
   uint32_t misalign = 0;  // bytes
+  // Apart from its neighbours every so many bytes of the input; 0: in one place. Not in place.
+  uint32_t piece_bytes = 0;
 };
 
 // A plan and the tensors it points to.
@@ -65,6 +67,7 @@ struct RigBatch {
   RigFormat format;
   BatchPlan plan;
   std::vector<std::vector<std::byte>> inputs, outputs;  // [steps]
+  std::vector<std::vector<TensorPiece>> pieces;         // [steps]
 };
 
 class StageRig {

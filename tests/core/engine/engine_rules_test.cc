@@ -43,7 +43,7 @@ TEST(EngineRules, SizesAreChecked) {
   EXPECT_THAT(many.outcome.message, HasSubstr("--max-tokens"));
   std::vector<std::byte> bytes(2 * 8 * 4);
   request = h.Request(a, {1, 2}, 0);
-  request.input = {StepInput::Source::kData, DType::kF32, bytes.data(), bytes.size()};
+  request.input = {StepInput::Source::kData, DType::kF32, bytes.data(), {}, bytes.size()};
   for (size_t size = 0; size <= bytes.size(); ++size) {
     request.input.bytes = size;
     const StepResult result = h.Step(request);

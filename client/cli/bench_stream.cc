@@ -1,0 +1,123 @@
+#include "client/cli/bench_stream.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "client/cli/echo_stream.h"
+#include "client/cli/marks.h"
+
+namespace pleiad::cli {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+absl::Span<const std::byte> Bytes(const void* data, size_t size) {
+  return absl::MakeSpan(static_cast<const std::byte*>(data), size);
+}
+
+class StepSender final : public BenchStream {
+ public:
+  StepSender(std::unique_ptr<client::StepStream> stream, Transport transport)
+      : stream_(std::move(stream)), transport_(transport) {}
+  ~StepSender() override { stream_->Drain(); }
+
+  void Send(BenchRequest* request, Callback done) override {
+    client::Step step;
+    step.layer_index = request->layer_index;
+    for (const client::Sequence& sequence : request->sequences) {
+      step.segments.push_back({&sequence, request->tokens_per_step});
+    }
+    step.token_ids = request->token_ids;
+    step.highway.data = *request->highway;
+    step.highway.owner = request->highway;
+    step.output = absl::MakeSpan(request->output);
+    step.highway.dtype = transport_ == Transport::kInline ? client::DType::kF32 : client::DType::kBf16;
+    step.output_kind = transport_ == Transport::kInline ? client::OutputKind::kHighway : client::OutputKind::kDelta;
+    stream_->Submit(std::move(step), [request, done = std::move(done)](absl::StatusOr<client::StepResult> result) {
+      const Clock::time_point arrival = Clock::now();
+      if (!result.ok()) return done(result.status());
+      MarkSum sum;
+      sum.Add(request->output);
+      done(BenchAnswer{result->stats, sum.value(), arrival});
+    });
+  }
+
+ private:
+  const std::unique_ptr<client::StepStream> stream_;
+  const Transport transport_;
+};
+
+class EchoSender final : public BenchStream {
+ public:
+  explicit EchoSender(const std::string& address) : stream_(address) {}
+
+  void Send(BenchRequest* request, Callback done) override {
+    // About what a request has around its tensor: ids of three bytes, segments with ids and positions.
+    const std::string head(
+        24 + 3 * request->token_ids.size() + 16 * request->token_ids.size() / std::max(1u, request->tokens_per_step),
+        'h');
+    auto* owner = new std::shared_ptr<std::vector<std::byte>>(request->highway);
+    const grpc::Slice slices[] = {
+        grpc::Slice(head),
+        grpc::Slice(
+            request->highway->data(), request->highway->size(),
+            [](void* held) { delete static_cast<std::shared_ptr<std::vector<std::byte>>*>(held); }, owner)};
+    stream_.Send(grpc::ByteBuffer(slices, 2), [skip = head.size(), size = head.size() + request->highway->size(),
+                                               done = std::move(done)](absl::StatusOr<grpc::ByteBuffer> message) {
+      done(message.ok() ? Check(*message, skip, size) : message.status());
+    });
+  }
+
+ private:
+  static absl::StatusOr<BenchAnswer> Check(const grpc::ByteBuffer& message, size_t skip, size_t size) {
+    const Clock::time_point arrival = Clock::now();
+    if (message.Length() != size) {
+      return absl::DataLossError(absl::StrCat("an echo of ", message.Length(), " bytes, ", size, " were sent"));
+    }
+    std::vector<grpc::Slice> slices;
+    if (!message.Dump(&slices).ok()) return absl::InternalError("an echo that cannot be read");
+    MarkSum sum;
+    for (const grpc::Slice& slice : slices) {
+      const size_t head = std::min(skip, slice.size());
+      skip -= head;
+      sum.Add(Bytes(slice.begin() + head, slice.size() - head));
+    }
+    return BenchAnswer{{}, sum.value(), arrival};
+  }
+
+  EchoStream stream_;
+};
+
+}  // namespace
+
+absl::StatusOr<Transport> ParseTransport(const std::string& text) {
+  for (const Transport transport : {Transport::kInline, Transport::kBf16Delta, Transport::kEcho}) {
+    if (text == Name(transport)) return transport;
+  }
+  if (text == "shm" || text == "cuda-ipc") return absl::InvalidArgumentError(absl::StrCat(text, ": is not built yet"));
+  return absl::InvalidArgumentError(absl::StrCat(text, ": must be inline, bf16-delta or echo"));
+}
+
+const char* Name(Transport transport) {
+  switch (transport) {
+    case Transport::kInline:
+      return "inline";
+    case Transport::kBf16Delta:
+      return "bf16-delta";
+    case Transport::kEcho:
+      return "echo";
+  }
+  return "?";
+}
+
+size_t ValueBytes(Transport transport) { return transport == Transport::kBf16Delta ? 2 : 4; }
+
+absl::StatusOr<std::unique_ptr<BenchStream>> OpenBenchStream(client::Client* client, Transport transport,
+                                                             const std::string& address) {
+  if (transport == Transport::kEcho) return std::make_unique<EchoSender>(address);
+  absl::StatusOr<std::unique_ptr<client::StepStream>> stream = client->OpenStream();
+  if (!stream.ok()) return stream.status();
+  return std::make_unique<StepSender>(*std::move(stream), transport);
+}
+
+}  // namespace pleiad::cli

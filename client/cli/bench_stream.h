@@ -1,0 +1,61 @@
+// What a load sends its requests through.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "client/client.h"
+
+namespace pleiad::cli {
+
+enum class Transport : uint8_t {
+  kInline,     // tensors in the messages, F32 and HIGHWAY
+  kBf16Delta,  // the same, BF16 and DELTA
+  kEcho,       // messages of the size of kInline to a server that sends them back: tests/bench/bench_server
+};
+
+// "inline", "bf16-delta" or "echo"; InvalidArgument on what is not built, by name.
+absl::StatusOr<Transport> ParseTransport(const std::string& text);
+const char* Name(Transport transport);
+// Of a tensor's value.
+size_t ValueBytes(Transport transport);
+
+// Some sequences' request, one in flight.
+struct BenchRequest {
+  std::optional<uint32_t> layer_index = {};
+  uint32_t tokens_per_step = 1;
+  std::vector<client::Sequence> sequences = {};  // none of kEcho
+  std::vector<uint32_t> token_ids = {};
+  std::shared_ptr<std::vector<std::byte>> highway = {};
+  std::vector<std::byte> output = {};  // as large
+};
+
+struct BenchAnswer {
+  client::StepStats stats = {};  // zeros of kEcho
+  uint64_t checksum = 0;         // MarkSum of the output
+  std::chrono::steady_clock::time_point arrival = {};
+};
+
+// Thread-safe.
+class BenchStream {
+ public:
+  using Callback = std::function<void(absl::StatusOr<BenchAnswer>)>;
+
+  virtual ~BenchStream() = default;  // not inside a callback
+
+  // `request` stays as it is until `done` is called, once; that may send, and must not block.
+  virtual void Send(BenchRequest* request, Callback done) = 0;
+};
+
+// `address`: the server's, of kEcho.
+absl::StatusOr<std::unique_ptr<BenchStream>> OpenBenchStream(client::Client* client, Transport transport,
+                                                             const std::string& address);
+
+}  // namespace pleiad::cli

@@ -1,0 +1,238 @@
+#include "proto/wire/forward_message.h"
+
+#include <algorithm>
+#include <climits>
+#include <cstdint>
+#include <string>
+#include <utility>
+
+#include "grpcpp/support/slice.h"
+
+namespace pleiad {
+namespace {
+
+// The tensor is the last known field of both messages, and `data` the last of the tensor.
+constexpr uint32_t kTensorField = 15;
+static_assert(v1::ForwardRequest::kHighwayFieldNumber == kTensorField);
+static_assert(v1::ForwardResponse::kOutputFieldNumber == kTensorField);
+static_assert(v1::Tensor::kDataFieldNumber == kTensorField);
+static_assert(v1::Tensor::kDtypeFieldNumber == 1);
+
+constexpr uint8_t kLengthDelimited = 2;
+constexpr char kTensorTag = static_cast<char>(kTensorField << 3 | kLengthDelimited);
+constexpr char kDTypeTag = 1 << 3;
+constexpr int kTagBytes = 5;
+constexpr int kLengthBytes = 5;
+constexpr int kVarintBytes = 10;
+
+void AppendVarint(uint64_t value, std::string* out) {
+  for (; value >= 0x80; value >>= 7) out->push_back(static_cast<char>(value | 0x80));
+  out->push_back(static_cast<char>(value));
+}
+
+size_t VarintSize(uint64_t value) {
+  size_t bytes = 1;
+  for (; value >= 0x80; value >>= 7) ++bytes;
+  return bytes;
+}
+
+// Reads a message once, front to back, and sorts its bytes: those of tensors' `data` are remembered where they lie, the
+// rest is copied to a shorter message in which every `data` is empty. Protobuf reads that one, so all rules of merging
+// and of malformed bytes are its own; here a field is only followed to its end.
+class TensorCutter {
+ public:
+  explicit TensorCutter(absl::Span<const grpc::Slice> slices) : slices_(slices) {}
+
+  // False: cut off, or not the wire format.
+  bool Cut(uint64_t size, std::string* rest) { return CutFields(size, Level::kMessage, rest); }
+
+  // Of the last `data`.
+  absl::Span<const TensorBytes::Range> data() const { return data_; }
+
+ private:
+  enum class Level : uint8_t { kMessage, kTensor };
+
+  // Goes over the next `bytes`, which are there, and gives them to `take` as ranges.
+  template <typename Take>
+  void Advance(uint64_t bytes, Take take) {
+    position_ += bytes;
+    while (bytes > 0) {
+      const size_t here = static_cast<size_t>(std::min<uint64_t>(bytes, slices_[slice_].size() - at_));
+      if (here > 0) take(TensorBytes::Range{slice_, at_, here});
+      at_ += here;
+      bytes -= here;
+      if (at_ == slices_[slice_].size() && bytes > 0) {
+        ++slice_;
+        at_ = 0;
+      }
+    }
+  }
+
+  bool Copy(uint64_t end, uint64_t bytes, std::string* rest) {
+    if (bytes > end - position_) return false;
+    Advance(bytes, [&](const TensorBytes::Range& range) {
+      rest->append(reinterpret_cast<const char*>(slices_[range.slice].begin()) + range.offset, range.bytes);
+    });
+    return true;
+  }
+
+  bool CopyVarint(uint64_t end, int max_bytes, std::string* rest, uint64_t* value) {
+    *value = 0;
+    for (int i = 0; i < max_bytes; ++i) {
+      if (!Copy(end, 1, rest)) return false;
+      const auto byte = static_cast<uint8_t>(rest->back());
+      *value |= uint64_t{byte & 0x7fu} << (7 * i);
+      if (byte < 0x80) return true;
+    }
+    return false;
+  }
+
+  bool CutFields(uint64_t end, Level level, std::string* rest) {
+    size_t groups = 0;  // open ones; they are unknown, and all in them
+    while (position_ < end) {
+      const size_t mark = rest->size();
+      uint64_t value = 0;
+      if (!CopyVarint(end, kTagBytes, rest, &value)) return false;
+      const auto tag = static_cast<uint32_t>(value);
+      const uint32_t number = tag >> 3;
+      if (number == 0) return false;
+      switch (tag & 7) {
+        case 0:
+          if (!CopyVarint(end, kVarintBytes, rest, &value)) return false;
+          break;
+        case 1:
+          if (!Copy(end, 8, rest)) return false;
+          break;
+        case kLengthDelimited: {
+          if (!CopyVarint(end, kLengthBytes, rest, &value) || value > end - position_) return false;
+          if (groups > 0 || number < kTensorField) {
+            Copy(end, value, rest);
+            break;
+          }
+          rest->resize(mark);
+          if (number == kTensorField && !CutTensorField(value, level, rest)) return false;
+          if (number > kTensorField) Advance(value, [](const TensorBytes::Range&) {});
+          break;
+        }
+        case 3:
+          ++groups;
+          break;
+        case 4:
+          if (groups-- == 0) return false;
+          break;
+        case 5:
+          if (!Copy(end, 4, rest)) return false;
+          break;
+        default:
+          return false;
+      }
+    }
+    return groups == 0;
+  }
+
+  // The tensor of a message or the data of a tensor.
+  bool CutTensorField(uint64_t bytes, Level level, std::string* rest) {
+    std::string tensor;
+    if (level == Level::kMessage) {
+      if (!CutFields(position_ + bytes, Level::kTensor, &tensor)) return false;
+    } else {
+      data_.clear();
+      Advance(bytes, [this](const TensorBytes::Range& range) { data_.push_back(range); });
+    }
+    rest->push_back(kTensorTag);
+    AppendVarint(tensor.size(), rest);
+    rest->append(tensor);
+    return true;
+  }
+
+  const absl::Span<const grpc::Slice> slices_;
+  uint64_t position_ = 0;
+  size_t slice_ = 0;
+  size_t at_ = 0;  // within the slice
+  std::vector<TensorBytes::Range> data_;
+};
+
+const v1::Tensor& TensorOf(const v1::ForwardRequest& message) { return message.highway(); }
+const v1::Tensor& TensorOf(const v1::ForwardResponse& message) { return message.output(); }
+
+template <typename Message>
+bool Parse(grpc::ByteBuffer* buffer, Message* message, TensorBytes* tensor) {
+  *tensor = TensorBytes();
+  grpc::ByteBuffer taken;
+  taken.Swap(buffer);
+  std::vector<grpc::Slice> slices;
+  if (taken.Valid() && !taken.Dump(&slices).ok()) return false;
+  uint64_t size = 0;
+  for (const grpc::Slice& slice : slices) size += slice.size();
+  if (size > INT_MAX) return false;
+  TensorCutter cutter(slices);
+  std::string rest;
+  if (!cutter.Cut(size, &rest) || !message->ParseFromString(rest)) return false;
+  if (TensorOf(*message).source_case() == v1::Tensor::kData) *tensor = TensorBytes(slices, cutter.data());
+  return true;
+}
+
+template <typename Message>
+grpc::ByteBuffer Serialize(const Message& message) {
+  const size_t size = message.ByteSizeLong();
+  grpc::Slice slice(size);
+  message.SerializeWithCachedSizesToArray(const_cast<uint8_t*>(slice.begin()));
+  return grpc::ByteBuffer(&slice, 1);
+}
+
+template <typename Message>
+grpc::ByteBuffer Serialize(const Message& message, v1::DType dtype, absl::Span<const grpc::Slice> data) {
+  uint64_t bytes = 0;
+  for (const grpc::Slice& slice : data) bytes += slice.size();
+  std::string tensor;
+  if (dtype != v1::DTYPE_UNSPECIFIED) {
+    tensor.push_back(kDTypeTag);
+    AppendVarint(static_cast<uint64_t>(int64_t{dtype}), &tensor);
+  }
+  std::string head;
+  head.reserve(message.ByteSizeLong() + tensor.size() + 2 * (1 + kLengthBytes));
+  message.AppendToString(&head);
+  head.push_back(kTensorTag);
+  AppendVarint(tensor.size() + 1 + VarintSize(bytes) + bytes, &head);
+  head.append(tensor);
+  head.push_back(kTensorTag);
+  AppendVarint(bytes, &head);
+  std::vector<grpc::Slice> slices;
+  slices.reserve(1 + data.size());
+  slices.emplace_back(head);
+  slices.insert(slices.end(), data.begin(), data.end());
+  return grpc::ByteBuffer(slices.data(), slices.size());
+}
+
+}  // namespace
+
+bool ParseForwardMessage(grpc::ByteBuffer* buffer, v1::ForwardRequest* message, TensorBytes* tensor) {
+  return Parse(buffer, message, tensor);
+}
+
+bool ParseForwardMessage(grpc::ByteBuffer* buffer, v1::ForwardResponse* message, TensorBytes* tensor) {
+  return Parse(buffer, message, tensor);
+}
+
+grpc::ByteBuffer SerializeForwardMessage(const v1::ForwardRequest& message) { return Serialize(message); }
+
+grpc::ByteBuffer SerializeForwardMessage(const v1::ForwardResponse& message) { return Serialize(message); }
+
+grpc::ByteBuffer SerializeForwardMessage(const v1::ForwardRequest& message, v1::DType dtype,
+                                         absl::Span<const grpc::Slice> data) {
+  return Serialize(message, dtype, data);
+}
+
+grpc::ByteBuffer SerializeForwardMessage(const v1::ForwardResponse& message, v1::DType dtype,
+                                         absl::Span<const grpc::Slice> data) {
+  return Serialize(message, dtype, data);
+}
+
+grpc::Slice ReferenceSlice(absl::Span<const std::byte> bytes, std::shared_ptr<const void> owner) {
+  auto* kept = new std::shared_ptr<const void>(std::move(owner));
+  const auto let_go = [](void* p) { delete static_cast<std::shared_ptr<const void>*>(p); };
+  // gRPC only reads it.
+  return grpc::Slice(const_cast<std::byte*>(bytes.data()), bytes.size(), let_go, kept);
+}
+
+}  // namespace pleiad

@@ -1,0 +1,37 @@
+// ForwardRequest and ForwardResponse to and from gRPC's byte buffers, without a copy of the tensor in them. The bytes
+// are those of the generated classes, which the other end may use. Pure functions, thread-safe.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "grpcpp/support/byte_buffer.h"
+#include "pleiad/v1/ple.pb.h"
+#include "proto/wire/tensor_bytes.h"
+
+namespace pleiad {
+
+// Reads a message as its ParseFromString would, but for two things: where its tensor has `data`, that field is set and
+// empty and the bytes are in `tensor`, which is empty otherwise; and unknown fields above the tensor's number are not
+// kept. `buffer` is empty afterwards. False: the bytes are no such message; `message` and `tensor` are then
+// unspecified.
+bool ParseForwardMessage(grpc::ByteBuffer* buffer, v1::ForwardRequest* message, TensorBytes* tensor);
+bool ParseForwardMessage(grpc::ByteBuffer* buffer, v1::ForwardResponse* message, TensorBytes* tensor);
+
+// Writes a message as its SerializeAsString would. It has no unknown fields.
+grpc::ByteBuffer SerializeForwardMessage(const v1::ForwardRequest& message);
+grpc::ByteBuffer SerializeForwardMessage(const v1::ForwardResponse& message);
+// The same with a tensor: `message` has none, the result has one of `dtype` whose `data` are the slices, which the
+// result refers to. All together stay below 2 GiB.
+grpc::ByteBuffer SerializeForwardMessage(const v1::ForwardRequest& message, v1::DType dtype,
+                                         absl::Span<const grpc::Slice> data);
+grpc::ByteBuffer SerializeForwardMessage(const v1::ForwardResponse& message, v1::DType dtype,
+                                         absl::Span<const grpc::Slice> data);
+
+// A slice of memory that is kept by `owner`, which is let go on any thread when the last reference to the slice goes:
+// gRPC has sent or dropped it. The bytes must not change until then.
+grpc::Slice ReferenceSlice(absl::Span<const std::byte> bytes, std::shared_ptr<const void> owner);
+
+}  // namespace pleiad

@@ -1,0 +1,43 @@
+#include "server/forward_exchange.h"
+
+#include <utility>
+
+#include "proto/wire/forward_message.h"
+#include "server/convert.h"
+
+namespace pleiad {
+
+bool ForwardExchange::Receive(grpc::ByteBuffer* message) {
+  message_bytes_ = message->Length();
+  return ParseForwardMessage(message, &request_, &tensor_);
+}
+
+uint64_t ForwardExchange::bytes(const ServiceLimits& limits) const {
+  return message_bytes_ + OutputBytes(request_, limits);
+}
+
+StepRequest ForwardExchange::MakeStep(const ServiceLimits& limits) {
+  StepRequest step = ToStepRequest(request_, tensor_, message_bytes_, limits);
+  step.output.allocate = [this](uint64_t bytes) {
+    // The device writes all of it.
+    output_ = std::make_shared_for_overwrite<std::byte[]>(bytes);
+    output_bytes_ = bytes;
+    return output_.get();
+  };
+  return step;
+}
+
+grpc::ByteBuffer ForwardExchange::Answer(const StepResult& result, bool draining) {
+  v1::ForwardResponse response;
+  FillResponse(result, response);
+  response.set_request_id(request_.request_id());
+  response.set_draining(draining);
+  v1::ForwardRequest().Swap(&request_);
+  tensor_ = TensorBytes();
+  const std::shared_ptr<std::byte[]> output = std::move(output_);
+  if (!result.outcome.ok() || output == nullptr) return SerializeForwardMessage(response);
+  const grpc::Slice slice = ReferenceSlice({output.get(), output_bytes_}, output);
+  return SerializeForwardMessage(response, ToProto(result.output_dtype), {&slice, 1});
+}
+
+}  // namespace pleiad

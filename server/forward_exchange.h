@@ -1,0 +1,39 @@
+// One step as it comes and as it is answered, in a unary call or on a stream. Its tensor stays in the bytes that gRPC
+// received until it is answered; its output lies in memory of its own until gRPC has sent it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "core/engine/engine.h"
+#include "grpcpp/support/byte_buffer.h"
+#include "pleiad/v1/ple.pb.h"
+#include "proto/wire/tensor_bytes.h"
+#include "server/limits.h"
+
+namespace pleiad {
+
+// Its calls come one after another.
+class ForwardExchange {
+ public:
+  // Empties `message`. False: it is no ForwardRequest, and nothing else may be called.
+  bool Receive(grpc::ByteBuffer* message);
+
+  const v1::ForwardRequest& request() const { return request_; }
+  // What it holds of the memory for messages: both of them, as far as they are tensors.
+  uint64_t bytes(const ServiceLimits& limits) const;
+  // The engine's request. It points into the exchange, which stays where it is until the engine has answered.
+  StepRequest MakeStep(const ServiceLimits& limits);
+  // The response, which refers to the output. What was received is dropped. Once, at the end.
+  grpc::ByteBuffer Answer(const StepResult& result, bool draining);
+
+ private:
+  v1::ForwardRequest request_;
+  TensorBytes tensor_;
+  uint64_t message_bytes_ = 0;
+  std::shared_ptr<std::byte[]> output_;
+  uint64_t output_bytes_ = 0;
+};
+
+}  // namespace pleiad
