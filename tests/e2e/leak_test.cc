@@ -11,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+#include "server/memory_arenas.h"
 #include "tests/e2e/in_process_server.h"
 #include "tests/e2e/metrics_page.h"
 #include "tests/e2e/sessions.h"
@@ -133,6 +134,8 @@ TEST(LeakTest, SequencesOfAKilledClientExpireAndLeaveNothing) {
   constexpr uint32_t kWarm = 5, kRounds = 20;
   TempDir model;
   WriteCheckpoint(SmallSpec(), model.path());
+  // As pleiad-server does.
+  LimitMemoryArenas();
   FakeClock clock;
   InProcessServer server(
       model.path(),

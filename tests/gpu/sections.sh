@@ -91,8 +91,9 @@ section_racecheck() {
   local bench
   bench=$(binary cuda_stage_bench)
   [ -n "$bench" ] || { say "  skipped: cuda_stage_bench is not in the bundle"; exit 77; }
-  check racecheck bench_table ours compute-sanitizer --tool racecheck --error-exitcode 99 --print-limit 20 \
-    "$bench" --kernels-only --tokens 1,3,64,300
+  # Warps hand over by mbarriers, one lane arriving for all: indirect dependencies, which must be asked for.
+  check racecheck bench_table ours compute-sanitizer --tool racecheck --racecheck-indirect-barrier-dependency \
+    --error-exitcode 99 --print-limit 6 "$bench" --kernels-only --rounds 1 --tokens 1,3,20,64,300
   settle
 }
 

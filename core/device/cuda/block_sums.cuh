@@ -7,9 +7,11 @@
 
 namespace pleiad::cuda {
 
-// The sums of this thread's warp go to to[warp]. Lanes first swap halves so that each reduces one of the four: 6
-// shuffles, not 20.
-__device__ inline void WarpSums(float4 part, float4* to) {
+inline constexpr uint32_t kSumsOfWarp = 4;
+
+// The sums of this thread's warp go to to[warp], each written by one lane, which gets true. Lanes first swap halves so
+// that each reduces one of the four: 6 shuffles, not 20.
+__device__ inline bool WarpSums(float4 part, float4* to) {
   const uint32_t lane = threadIdx.x % 32;
   const bool upper = (lane & 16) != 0;
   float low = upper ? part.y : part.x;
@@ -22,7 +24,9 @@ __device__ inline void WarpSums(float4 part, float4* to) {
   sum += __shfl_xor_sync(0xFFFFFFFFu, sum, 4);
   sum += __shfl_xor_sync(0xFFFFFFFFu, sum, 2);
   sum += __shfl_xor_sync(0xFFFFFFFFu, sum, 1);
-  if (lane % 8 == 0) reinterpret_cast<float*>(to)[threadIdx.x / 32 * 4 + (lane >> 4) + (lane >> 3 & 1) * 2] = sum;
+  const bool writes = lane % 8 == 0;
+  if (writes) reinterpret_cast<float*>(to)[threadIdx.x / 32 * 4 + (lane >> 4) + (lane >> 3 & 1) * 2] = sum;
+  return writes;
 }
 
 // After a barrier: the sums of all `warps` <= 32, in every thread. Lane 4i + j adds sum j of warps i, i + 8, ...

@@ -198,9 +198,7 @@ __device__ __forceinline__ void WorkOn(const GateConvArgs& args, const PlanHeade
       const Eight v = Widen(LoadHalves(&shared.stages[next].value[column]));
       const Eight q = highway(shared.stages[next]);
       const Eight norm = LoadHalves(&shared.norm_key_query[column]);
-      WarpSums(GateParts(k, q, v, norm), shared.sums[i % kHanded]);
-      __syncwarp();
-      if (lane == 0) Arrive(&shared.sums_ready[i % kHanded]);
+      if (WarpSums(GateParts(k, q, v, norm), shared.sums[i % kHanded])) Arrive(&shared.sums_ready[i % kHanded]);
     }
     if (i >= ahead + kLead) {
       if (i == ahead + kLead && !first_of_chain) {
@@ -262,7 +260,7 @@ __global__ void __launch_bounds__(kMaxThreads, 2) GateConvFast(const GateConvArg
   const ChainItem item = args.items[blockIdx.x / args.streams];
   if (blockIdx.x / args.streams >= header.num_items) return;
   if (threadIdx.x == 0) {
-    for (uint64_t& barrier : shared.sums_ready) InitBarrier(&barrier, args.hidden / (2 * kHalf));
+    for (uint64_t& barrier : shared.sums_ready) InitBarrier(&barrier, args.hidden / (2 * kHalf) * kSumsOfWarp);
     for (uint64_t& barrier : shared.gate_ready) InitBarrier(&barrier, 1);
   }
   __syncthreads();
