@@ -39,16 +39,9 @@ struct WireStep {
   bool sends_highway() const { return mode == StepMode::kForward && !highway.zeros && !highway.data.empty(); }
 };
 
-// A tensor where it lies in the message that brought it.
-struct ReplyTensor {
-  std::shared_ptr<const void> owner = {};  // keeps the pieces
-  std::vector<absl::Span<const std::byte>> pieces = {};
-};
-
 struct WireReply {
   uint64_t request_id = 0;
-  absl::StatusOr<StepResult> result = StepResult{};
-  ReplyTensor output = {};  // when it has pieces, in place of result->output
+  absl::StatusOr<StepResult> result = StepResult{};  // its tensor in `output` or in `output_pieces`
 };
 
 struct OpenResult {

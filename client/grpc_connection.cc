@@ -68,8 +68,10 @@ class GrpcStepConnection final : public StepConnection {
       return std::nullopt;
     }
     WireReply reply = ToReply(&response_);
-    reply.output.pieces.assign(tensor->pieces().begin(), tensor->pieces().end());
-    reply.output.owner = std::move(tensor);
+    if (reply.result.ok() && tensor->size() > 0) {
+      reply.result->output_pieces.pieces.assign(tensor->pieces().begin(), tensor->pieces().end());
+      reply.result->output_pieces.owner = std::move(tensor);
+    }
     return reply;
   }
 

@@ -33,6 +33,7 @@ struct Step {
   // Where the output goes, of its size; valid until the callback runs, written just before that and only if the step
   // succeeds. It may be the highway's memory. Empty: StepResult.output.
   absl::Span<std::byte> output = {};
+  bool output_pieces = false;  // the output comes uncopied, as StepResult.output_pieces; without `output`
   absl::Duration timeout = absl::InfiniteDuration();  // on the server, from arrival; whole milliseconds
 };
 

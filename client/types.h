@@ -95,11 +95,18 @@ struct SegmentResult {
   uint64_t low = 0;       // the lowest position that can be had back
 };
 
+// A tensor where it lies in the message that brought it: pieces in order, which end anywhere.
+struct TensorPieces {
+  std::shared_ptr<const void> owner = {};  // keeps the pieces
+  std::vector<absl::Span<const std::byte>> pieces = {};
+};
+
 struct StepResult {
   std::vector<SegmentResult> segments = {};  // as in the step
   DType output_dtype = DType::kF32;
   // [sum of num_tokens, channels], row-major, little-endian; empty where the step said where it goes.
   std::string output = {};
+  TensorPieces output_pieces = {};  // the same, of a step that asked for pieces
   StepStats stats = {};
   bool draining = false;  // the server is going away: snapshot and move
 };

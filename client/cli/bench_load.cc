@@ -134,7 +134,6 @@ class Bench {
     const size_t width = ValueBytes(options_.transport);
     BenchRequest& request = actor->request;
     request.token_ids.resize(actor->tokens());
-    request.output.resize(values * width);
     request.highway = std::make_shared<std::vector<std::byte>>(values * width);
     std::uniform_real_distribution<float> uniform(-1, 1);
     for (size_t i = 0; i < values; ++i) {

@@ -30,14 +30,14 @@ class StepSender final : public BenchStream {
     step.token_ids = request->token_ids;
     step.highway.data = *request->highway;
     step.highway.owner = request->highway;
-    step.output = absl::MakeSpan(request->output);
+    step.output_pieces = true;
     step.highway.dtype = transport_ == Transport::kInline ? client::DType::kF32 : client::DType::kBf16;
     step.output_kind = transport_ == Transport::kInline ? client::OutputKind::kHighway : client::OutputKind::kDelta;
-    stream_->Submit(std::move(step), [request, done = std::move(done)](absl::StatusOr<client::StepResult> result) {
+    stream_->Submit(std::move(step), [done = std::move(done)](const absl::StatusOr<client::StepResult>& result) {
       const Clock::time_point arrival = Clock::now();
       if (!result.ok()) return done(result.status());
       MarkSum sum;
-      sum.Add(request->output);
+      for (const auto& piece : result->output_pieces.pieces) sum.Add(piece);
       done(BenchAnswer{result->stats, sum.value(), arrival});
     });
   }

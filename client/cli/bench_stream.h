@@ -34,7 +34,6 @@ struct BenchRequest {
   std::vector<client::Sequence> sequences = {};  // none of kEcho
   std::vector<uint32_t> token_ids = {};
   std::shared_ptr<std::vector<std::byte>> highway = {};
-  std::vector<std::byte> output = {};  // as large
 };
 
 struct BenchAnswer {

@@ -33,24 +33,33 @@ absl::Status Refuse(absl::StatusCode code, std::string message, ErrorDetail deta
   return WithDetail(absl::Status(code, message), detail);
 }
 
-// The bytes of `tensor`, or without any those of `result`, to `output` if that is given, else into the result.
-absl::Status Place(const ReplyTensor& tensor, absl::Span<std::byte> output, StepResult* result) {
-  const absl::Span<const std::byte> own(reinterpret_cast<const std::byte*>(result->output.data()),
-                                        result->output.size());
-  const auto pieces = tensor.pieces.empty() ? absl::MakeConstSpan(&own, 1) : absl::MakeConstSpan(tensor.pieces);
+// Brings the tensor of `result`, in `output` or in `output_pieces`, to its place.
+absl::Status Place(const StepQueue::OutputPlace& place, StepResult* result) {
+  if (result->output_pieces.pieces.empty() && place.bytes.empty() && !place.pieces) return absl::OkStatus();
+  TensorPieces tensor = std::move(result->output_pieces);
+  result->output_pieces = {};
+  if (tensor.pieces.empty() && !result->output.empty()) {
+    auto owner = std::make_shared<const std::string>(std::move(result->output));
+    tensor.pieces = {absl::MakeConstSpan(reinterpret_cast<const std::byte*>(owner->data()), owner->size())};
+    tensor.owner = std::move(owner);
+  }
+  result->output.clear();
   size_t size = 0;
-  for (const auto& piece : pieces) size += piece.size();
-  if (!output.empty()) {
-    if (size != output.size()) {
-      return absl::InternalError(absl::StrCat("an output of ", size, " bytes came, the step says ", output.size()));
+  for (const auto& piece : tensor.pieces) size += piece.size();
+  if (!place.bytes.empty()) {
+    if (size != place.bytes.size()) {
+      return absl::InternalError(
+          absl::StrCat("an output of ", size, " bytes came, the step says ", place.bytes.size()));
     }
-    std::byte* to = output.data();
-    for (const auto& piece : pieces) to = std::copy(piece.begin(), piece.end(), to);
-    result->output.clear();
-  } else if (!tensor.pieces.empty()) {
-    result->output.clear();
+    std::byte* to = place.bytes.data();
+    for (const auto& piece : tensor.pieces) to = std::copy(piece.begin(), piece.end(), to);
+  } else if (place.pieces) {
+    result->output_pieces = std::move(tensor);
+  } else {
     result->output.reserve(size);
-    for (const auto& piece : pieces) result->output.append(reinterpret_cast<const char*>(piece.data()), piece.size());
+    for (const auto& piece : tensor.pieces) {
+      result->output.append(reinterpret_cast<const char*>(piece.data()), piece.size());
+    }
   }
   return absl::OkStatus();
 }
@@ -70,10 +79,9 @@ uint32_t TimeoutMs(absl::Duration timeout) {
 
 void StepQueue::Completion::Deliver() {
   if (result.ok()) {
-    const absl::Status placed = Place(tensor, output, &*result);
+    const absl::Status placed = Place(place, &*result);
     if (!placed.ok()) result = placed;
   }
-  tensor = {};
   done(std::move(result));
   done = nullptr;
 }
@@ -169,7 +177,7 @@ void StepQueue::JoinLanes(const Step& step, Entry* entry) {
 void StepQueue::Add(Step step, StepCallback done) {
   auto entry = std::make_shared<Entry>();
   entry->done = std::move(done);
-  entry->output = step.output;
+  entry->place = {step.output, step.output_pieces};
   WireStep& wire = entry->wire;
   wire.request_id = next_request_id_++;
   wire.mode = step.mode;
@@ -296,8 +304,7 @@ std::shared_ptr<const StepQueue::Entry> StepQueue::Next() {
   return entry;
 }
 
-std::vector<StepQueue::Lane*> StepQueue::Complete(const EntryPtr& entry, absl::StatusOr<StepResult> result,
-                                                  ReplyTensor tensor) {
+std::vector<StepQueue::Lane*> StepQueue::Complete(const EntryPtr& entry, absl::StatusOr<StepResult> result) {
   std::vector<Lane*> lanes;
   for (const Entry::Place& place : entry->places) {
     Lane& lane = *place.lane;
@@ -316,7 +323,7 @@ std::vector<StepQueue::Lane*> StepQueue::Complete(const EntryPtr& entry, absl::S
   }
   if (entry->admitted) --admitted_;
   entries_.erase(entry->wire.request_id);
-  completions_.push_back({std::move(entry->done), std::move(result), std::move(tensor), entry->output});
+  completions_.push_back({std::move(entry->done), std::move(result), entry->place});
   return lanes;
 }
 
@@ -324,7 +331,7 @@ void StepQueue::Answer(WireReply reply) {
   const auto it = entries_.find(reply.request_id);
   if (it == entries_.end() || !it->second->admitted) return;
   const EntryPtr entry = it->second;
-  Advance(Complete(entry, std::move(reply.result), std::move(reply.output)));
+  Advance(Complete(entry, std::move(reply.result)));
 }
 
 void StepQueue::Break() {

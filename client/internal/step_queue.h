@@ -34,6 +34,12 @@ class StepQueue {
  public:
   struct Lane;
 
+  // Where a step's output goes: into `bytes`, unless that is empty; else it stays in pieces, or becomes a string.
+  struct OutputPlace {
+    absl::Span<std::byte> bytes = {};
+    bool pieces = false;
+  };
+
   // One step; `wire` is complete once Next has returned it.
   struct Entry {
     struct Place {
@@ -47,7 +53,7 @@ class StepQueue {
     };
     WireStep wire;
     StepCallback done;
-    absl::Span<std::byte> output;      // empty: in the result
+    OutputPlace place;
     std::vector<Place> places;         // of segments with a sequence
     std::optional<absl::Status> doom;  // fails with this when its turn comes
     bool admitted = false;
@@ -58,10 +64,9 @@ class StepQueue {
   struct Completion {
     StepCallback done;
     absl::StatusOr<StepResult> result;
-    ReplyTensor tensor;
-    absl::Span<std::byte> output;
+    OutputPlace place;
 
-    // Copies the tensor to where the step wants it and calls `done`; once.
+    // Brings the tensor to where the step wants it and calls `done`; once.
     void Deliver();
   };
 
@@ -104,7 +109,7 @@ class StepQueue {
   void Advance(std::vector<Lane*> lanes);
   void AdvanceAll();
   // Takes the entry out of its lanes and reports `result`; returns the lanes that go on.
-  std::vector<Lane*> Complete(const EntryPtr& entry, absl::StatusOr<StepResult> result, ReplyTensor tensor = {});
+  std::vector<Lane*> Complete(const EntryPtr& entry, absl::StatusOr<StepResult> result);
 
   const ModelInfo& model_;
   const uint64_t stream_id_;

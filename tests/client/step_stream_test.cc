@@ -58,7 +58,7 @@ absl::Span<const std::byte> Bytes(const std::vector<float>& values) {
 }
 
 // Submits the whole program at once. Some steps share the ownership of their highway, which the test then lets go of,
-// and some say where their output goes.
+// and some say where their output goes, or take it in pieces.
 Outcome RunProgram(Client* client, const Sequence& sequence, const std::vector<TestStep>& program) {
   std::unique_ptr<StepStream> stream =
       *client->OpenStream({.initial_backoff = absl::Nanoseconds(1), .max_backoff = absl::Nanoseconds(1)});
@@ -71,6 +71,7 @@ Outcome RunProgram(Client* client, const Sequence& sequence, const std::vector<T
       step.highway.data = Bytes(*owner);
       step.highway.owner = std::move(owner);
     }
+    step.output_pieces = i % 3 == 1;
     if (i % 3 == 0) {
       places[i].resize(step.highway.data.size());
       step.output = absl::MakeSpan(reinterpret_cast<std::byte*>(places[i].data()), places[i].size());
@@ -81,8 +82,16 @@ Outcome RunProgram(Client* client, const Sequence& sequence, const std::vector<T
   for (size_t i = 0; i < program.size(); ++i) {
     absl::StatusOr<StepResult> result = futures[i].get();
     EXPECT_TRUE(result.ok()) << result.status();
-    EXPECT_TRUE(!result.ok() || result->output.empty() == (i % 3 == 0));
-    outcome.outputs.push_back(!result.ok() ? "" : i % 3 == 0 ? places[i] : result->output);
+    std::string output;
+    if (result.ok()) {
+      EXPECT_EQ(result->output.empty(), i % 3 != 2);
+      EXPECT_EQ(result->output_pieces.pieces.empty(), i % 3 != 1);
+      output = i % 3 == 0 ? places[i] : result->output;
+      for (const auto& piece : result->output_pieces.pieces) {
+        output.append(reinterpret_cast<const char*>(piece.data()), piece.size());
+      }
+    }
+    outcome.outputs.push_back(output);
   }
   return outcome;
 }
