@@ -8,11 +8,11 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "core/base/freed_memory.h"
 #include "server/check.h"
 #include "server/file_limit.h"
 #include "server/flags.h"
 #include "server/log.h"
-#include "server/memory_arenas.h"
 #include "server/server.h"
 #include "server/signals.h"
 
@@ -62,7 +62,7 @@ int RunServer(int argc, char** argv, ServerParts parts) {
   }
   SetUpLog(line->flags.log_level, line->flags.log_format);
   RaiseOpenFileLimit();
-  LimitMemoryArenas();
+  KeepFreedMemory();
   if (!line->flags.check) return Serve(line->flags, std::move(parts));
   if (const absl::Status status = Check(line->flags, std::cout); !status.ok()) {
     std::cerr << "pleiad-server: " << status.ToString() << "\n";

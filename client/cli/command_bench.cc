@@ -3,6 +3,7 @@
 
 #include "client/cli/bench_load.h"
 #include "client/cli/commands.h"
+#include "core/base/freed_memory.h"
 
 namespace pleiad::cli {
 namespace {
@@ -38,6 +39,7 @@ int Run(BenchFlags* flags) {
     std::cerr << "pleiad: --" << s.message() << "\n";
     return kExitBadFlags;
   }
+  KeepFreedMemory();
   absl::StatusOr<client::Client> client = flags->server.Connect();
   if (!client.ok()) return Fail(client.status());
   const absl::StatusOr<BenchReport> report = RunBench(&*client, flags->bench);

@@ -10,6 +10,7 @@
 #include "client/cli/bench_load.h"
 #include "client/cli/synth.h"
 #include "client/client.h"
+#include "core/base/freed_memory.h"
 #include "tests/bench/report.h"
 #include "tests/support/process/child_process.h"
 #include "tests/support/temp_dir.h"
@@ -155,5 +156,6 @@ int main(int argc, char** argv) {
   app.add_option("--in-flight", settings.in_flight, "Steps in flight beside one, on one stream")->capture_default_str();
   app.add_option("--json", settings.json, "Writes the figures there");
   CLI11_PARSE(app, argc, argv);
+  pleiad::KeepFreedMemory();
   return pleiad::bench::WireBench(settings).Run();
 }

@@ -11,7 +11,7 @@
 #include <thread>
 #include <vector>
 
-#include "server/memory_arenas.h"
+#include "core/base/freed_memory.h"
 #include "tests/e2e/in_process_server.h"
 #include "tests/e2e/metrics_page.h"
 #include "tests/e2e/sessions.h"
@@ -135,7 +135,7 @@ TEST(LeakTest, SequencesOfAKilledClientExpireAndLeaveNothing) {
   TempDir model;
   WriteCheckpoint(SmallSpec(), model.path());
   // As pleiad-server does.
-  LimitMemoryArenas();
+  KeepFreedMemory();
   FakeClock clock;
   InProcessServer server(
       model.path(),
