@@ -24,6 +24,9 @@ namespace {
 
 constexpr uint32_t kScale = kSanitized ? 20 : 1;
 
+// As pleiad-server does; before main, since threads that are there have arenas already.
+[[maybe_unused]] const bool kSetUp = (KeepFreedMemory(), true);
+
 CheckpointSpec SmallSpec() {
   CheckpointSpec spec;
   spec.geometry.hidden_size = 8;
@@ -134,8 +137,6 @@ TEST(LeakTest, SequencesOfAKilledClientExpireAndLeaveNothing) {
   constexpr uint32_t kWarm = 5, kRounds = 20;
   TempDir model;
   WriteCheckpoint(SmallSpec(), model.path());
-  // As pleiad-server does.
-  KeepFreedMemory();
   FakeClock clock;
   InProcessServer server(
       model.path(),
