@@ -62,6 +62,7 @@ int RunServer(int argc, char** argv, ServerParts parts) {
   }
   SetUpLog(line->flags.log_level, line->flags.log_format);
   RaiseOpenFileLimit();
+  LimitArenas();
   KeepFreedMemory();
   if (!line->flags.check) return Serve(line->flags, std::move(parts));
   if (const absl::Status status = Check(line->flags, std::cout); !status.ok()) {

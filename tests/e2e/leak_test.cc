@@ -24,8 +24,9 @@ namespace {
 
 constexpr uint32_t kScale = kSanitized ? 20 : 1;
 
-// As pleiad-server does; before main, since threads that are there have arenas already.
-[[maybe_unused]] const bool kSetUp = (KeepFreedMemory(), true);
+// As pleiad-server does; before main, since threads that are there have arenas already. This process, which is the
+// clients too, gives freed memory back, so that what grows is in use.
+[[maybe_unused]] const bool kSetUp = (LimitArenas(), true);
 
 CheckpointSpec SmallSpec() {
   CheckpointSpec spec;
