@@ -7,8 +7,8 @@
 #include <limits>
 #include <utility>
 
-#include "core/base/plan.h"
 #include "core/base/host_memory.h"
+#include "core/base/plan.h"
 
 namespace pleiad {
 

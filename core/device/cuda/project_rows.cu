@@ -1,10 +1,10 @@
 // project_rows: gather and projection of up to 64 tokens in one kernel, for decode: the time to read the weights once,
 // with no launch, no gap and no scratch between the two. For sm_90a alone: elsewhere its body is empty.
 //
-// A block has an even share of the outputs and walks along E in chunks of 64. Its producers copy the chunk's weights and
-// the tokens' rows, the latter straight from arena and staging, 16 bytes at a time to a ring of stages in shared memory,
-// as far ahead as there are stages. Two warpgroups of consumers each multiply 64 outputs with all tokens on the tensor
-// cores. Stages are handed over and back by mbarriers.
+// A block has an even share of the outputs and walks along E in chunks of 64. Its producers copy the chunk's weights
+// and the tokens' rows, the latter straight from arena and staging, 16 bytes at a time to a ring of stages in shared
+// memory, as far ahead as there are stages. Two warpgroups of consumers each multiply 64 outputs with all tokens on the
+// tensor cores. Stages are handed over and back by mbarriers.
 //
 // An output's sum has one order, whatever tokens are in the batch.
 #include <cuda_bf16.h>
