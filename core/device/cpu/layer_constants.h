@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "core/base/numeric.h"
 #include "core/base/host_memory.h"
+#include "core/base/numeric.h"
 #include "core/model/geometry.h"
 #include "core/model/layer_weights.h"
 

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "core/base/numeric.h"
 #include "core/base/host_memory.h"
+#include "core/base/numeric.h"
 #include "core/device/cpu/kernels.h"
 #include "core/device/cpu/thread_pool.h"
 

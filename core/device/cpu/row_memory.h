@@ -8,8 +8,8 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "core/base/plan.h"
 #include "core/base/host_memory.h"
+#include "core/base/plan.h"
 #include "core/device/cpu/thread_pool.h"
 #include "core/device/device.h"
 

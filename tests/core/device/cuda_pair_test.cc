@@ -85,20 +85,18 @@ TEST_P(CudaPairTest, BatchesLaunchedOneByOneAgree) {
 
 INSTANTIATE_TEST_SUITE_P(
     Shapes, CudaPairTest,
-    ::testing::Values(PairCase{{.hidden = 24, .hc = 4, .embed = 40, .kernel = 4, .ngram = 3, .heads_per_ngram = 2}, 8},
-                      PairCase{{.hidden = 1, .hc = 1, .embed = 4, .kernel = 4, .ngram = 3, .heads_per_ngram = 2}, 8},
-                      PairCase{{.hidden = 7, .hc = 2, .embed = 20, .kernel = 2, .ngram = 2, .heads_per_ngram = 4}, 1},
-                      PairCase{{.hidden = 12, .hc = 3, .embed = 36, .kernel = 3, .ngram = 3, .heads_per_ngram = 3}, 0},
-                      PairCase{{.hidden = 29, .hc = 4, .embed = 52, .kernel = 5, .ngram = 2, .heads_per_ngram = 2}, 8},
-                      PairCase{{.hidden = 64, .hc = 1, .embed = 128, .kernel = 1, .ngram = 3, .heads_per_ngram = 8}, 8},
-                      PairCase{{.hidden = 33, .hc = 4, .embed = 33, .kernel = 5, .ngram = 2, .heads_per_ngram = 1}, 20},
-                      PairCase{{.hidden = 136, .hc = 4, .embed = 96, .kernel = 4, .ngram = 3, .heads_per_ngram = 8},
-                               16},
-                      // What the kernels of the released shape take too: 256 columns a warp, rows of 16 bytes.
-                      PairCase{{.hidden = 256, .hc = 4, .embed = 128, .kernel = 4, .ngram = 3, .heads_per_ngram = 8},
-                               8},
-                      PairCase{{.hidden = 768, .hc = 2, .embed = 64, .kernel = 4, .ngram = 2, .heads_per_ngram = 8},
-                               3}),
+    ::testing::Values(
+        PairCase{{.hidden = 24, .hc = 4, .embed = 40, .kernel = 4, .ngram = 3, .heads_per_ngram = 2}, 8},
+        PairCase{{.hidden = 1, .hc = 1, .embed = 4, .kernel = 4, .ngram = 3, .heads_per_ngram = 2}, 8},
+        PairCase{{.hidden = 7, .hc = 2, .embed = 20, .kernel = 2, .ngram = 2, .heads_per_ngram = 4}, 1},
+        PairCase{{.hidden = 12, .hc = 3, .embed = 36, .kernel = 3, .ngram = 3, .heads_per_ngram = 3}, 0},
+        PairCase{{.hidden = 29, .hc = 4, .embed = 52, .kernel = 5, .ngram = 2, .heads_per_ngram = 2}, 8},
+        PairCase{{.hidden = 64, .hc = 1, .embed = 128, .kernel = 1, .ngram = 3, .heads_per_ngram = 8}, 8},
+        PairCase{{.hidden = 33, .hc = 4, .embed = 33, .kernel = 5, .ngram = 2, .heads_per_ngram = 1}, 20},
+        PairCase{{.hidden = 136, .hc = 4, .embed = 96, .kernel = 4, .ngram = 3, .heads_per_ngram = 8}, 16},
+        // What the kernels of the released shape take too: 256 columns a warp, rows of 16 bytes.
+        PairCase{{.hidden = 256, .hc = 4, .embed = 128, .kernel = 4, .ngram = 3, .heads_per_ngram = 8}, 8},
+        PairCase{{.hidden = 768, .hc = 2, .embed = 64, .kernel = 4, .ngram = 2, .heads_per_ngram = 8}, 3}),
     [](const auto& param) { return NameOf(param.param); });
 
 class CudaReleasedTest : public OnGpu<::testing::Test> {

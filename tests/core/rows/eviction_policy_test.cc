@@ -1,9 +1,8 @@
 #include "core/rows/eviction_policy.h"
 
-#include <malloc.h>
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <malloc.h>
 
 #include <limits>
 #include <random>
