@@ -19,7 +19,7 @@ struct BatchSlot {
   DeviceMemoryBlock device_image;
   TensorStaging tensors;
 
-  Event uploaded;  // on the upload stream; this and the next ones with times
+  Event uploaded;  // on the upload stream; this, `begun` and `computed` with times
   Event begun;     // on the compute stream
   // For every other batch of the slot, so that one is still there when the next batch elsewhere is done.
   std::array<Event, 2> computed;

@@ -1,9 +1,9 @@
 // gate_conv: gate, conv and output of a batch in one pass over key, value and highway.
 //
 // A block takes one item (see ChainItem) of one stream; thread i has columns 8i to 8i + 7. Because the conv is dilated
-// by D, the tokens of an item, D apart, are each other's taps: their rows x stay in registers, and nothing of width C
-// is written but the output and the ring's rows. A token costs one read of its key, value and highway and one write of
-// its output; the next token's loads are in flight while this one is worked on.
+// by D, the tokens of an item, D apart, are each other's taps: what each adds to the convs of later ones stays in
+// registers, and nothing of width C is written but the output and the ring's rows. A token costs one read of its key,
+// value and highway and one write of its output; the next token's loads are in flight while this one is worked on.
 //
 // The first tokens of an item need rows of the item before it in the chain, which another block is working on. That
 // block hands over the gate scalars of its last tokens through `gates`, computed before it begins: x follows from them

@@ -1,10 +1,10 @@
 // gate_conv for four taps and streams of up to 2560 columns, a multiple of 256: the same work as gate_conv.cu, arranged
-// so that memory never waits.
+// so that memory waits little.
 //
 // A warp has 256 columns. Its lanes copy them to shared memory in 16-byte pieces side by side, some tokens ahead; then
 // lane i works on columns 4i to 4i + 3 of either half, so that FP32 goes in and out 16 bytes a lane, side by side too.
 // A token's sums are begun three tokens before its conv and finished by one warp in turn; warps wait for one another
-// only where these two hand over, and hardly there. Tokens whose scalars the next item of the chain needs come first,
+// only where these two hand over. Tokens whose scalars the next item of the chain needs come first,
 // for their scalars alone.
 #include "core/device/cuda/async_copy.cuh"
 #include "core/device/cuda/block_sums.cuh"
