@@ -1,6 +1,6 @@
-// Counts the bytes that the process copies while a long step goes through the server: every memcpy and memmove of a
-// kilobyte or more, whoever calls it. The client beside the server takes and gives slices, so the copies are the
-// server's, gRPC's and the engine's.
+// Counts the bytes that the process copies while a long step goes through the server, by whichever memcpy or memmove:
+// the pieces that a tensor comes in may be short. The client beside the server takes and gives slices, so the copies
+// are the server's, gRPC's and the engine's.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -14,7 +14,6 @@
 
 namespace {
 
-constexpr size_t kLongBytes = 1024;
 std::atomic<uint64_t> copied{0};
 
 // Calls nothing: a loop would be made a call of memcpy.
@@ -25,14 +24,14 @@ void* CopyUp(void* to, const void* from, size_t bytes) {
 }
 
 void* Count(void* to, const void* from, size_t bytes) {
-  if (bytes >= kLongBytes) copied.fetch_add(bytes, std::memory_order_relaxed);
+  copied.fetch_add(bytes, std::memory_order_relaxed);
   return CopyUp(to, from, bytes);
 }
 
 void* CountMove(void* to, const void* from, size_t bytes) {
   const auto* begin = static_cast<const char*>(from);
   if (to <= from || to >= begin + bytes) return Count(to, from, bytes);
-  if (bytes >= kLongBytes) copied.fetch_add(bytes, std::memory_order_relaxed);
+  copied.fetch_add(bytes, std::memory_order_relaxed);
   auto* last_to = static_cast<char*>(to) + bytes - 1;
   const char* last_from = begin + bytes - 1;
   asm volatile("std\n\trep movsb\n\tcld" : "+D"(last_to), "+S"(last_from), "+c"(bytes) : : "memory");
