@@ -24,15 +24,10 @@ uint64_t Microseconds(absl::Duration duration) {
   return static_cast<uint64_t>(std::max<int64_t>(0, absl::ToInt64Microseconds(duration)));
 }
 
-Outcome Invalid(Reason reason, const std::string& field, const std::string& value, const std::string& rule) {
-  return Failed(absl::StatusCode::kInvalidArgument, absl::StrCat(field, " ", value, ": ", rule),
-                MakeDetail(reason, field, value, rule));
-}
-
 std::optional<Outcome> CheckDType(const std::string& field, v1::DType dtype) {
   if (v1::DType_IsValid(dtype)) return std::nullopt;
-  return Invalid(Reason::kInvalidField, field, absl::StrCat(static_cast<int>(dtype)),
-                 "must be DTYPE_F32 (1) or DTYPE_BF16 (2)");
+  return InvalidField(Reason::kInvalidField, field, absl::StrCat(static_cast<int>(dtype)),
+                      "must be DTYPE_F32 (1) or DTYPE_BF16 (2)");
 }
 
 std::optional<DType> ToDType(v1::DType dtype) {
@@ -46,39 +41,31 @@ std::optional<DType> ToDType(v1::DType dtype) {
   }
 }
 
-uint64_t SumTokens(const v1::ForwardRequest& request) {
-  uint64_t sum = 0;
-  for (const v1::Segment& segment : request.segments()) sum += segment.num_tokens();
-  return sum;
-}
-
 std::optional<Outcome> CheckSize(const v1::ForwardRequest& request, uint64_t bytes, const ServiceLimits& limits) {
   if (bytes <= limits.max_message_bytes) return std::nullopt;
   const uint64_t tokens = std::max<uint64_t>(SumTokens(request), static_cast<uint64_t>(request.token_ids_size()));
   if (tokens > limits.max_tokens) {
-    return Invalid(Reason::kTooManyTokens, "token_ids", absl::StrCat(tokens),
-                   absl::StrCat("at most ", limits.max_tokens, " (--max-tokens; a token costs ",
-                                4 * uint64_t{limits.channels} + 16, " bytes of message)"));
+    return InvalidField(Reason::kTooManyTokens, "token_ids", absl::StrCat(tokens),
+                        absl::StrCat("at most ", limits.max_tokens, " (--max-tokens; a token costs ",
+                                     4 * uint64_t{limits.channels} + 16, " bytes of message)"));
   }
-  return Invalid(Reason::kSizeMismatch, "request", absl::StrCat(bytes, " bytes"),
-                 absl::StrCat("at most ", limits.max_message_bytes, " bytes (max_message_bytes, from --max-tokens ",
-                              limits.max_tokens, ")"));
+  return InvalidField(Reason::kSizeMismatch, "request", absl::StrCat(bytes, " bytes"),
+                      absl::StrCat("at most ", limits.max_message_bytes,
+                                   " bytes (max_message_bytes, from --max-tokens ", limits.max_tokens, ")"));
 }
 
 std::optional<Outcome> CheckRequest(const v1::ForwardRequest& request, uint64_t message_bytes,
                                     const ServiceLimits& limits) {
   if (!v1::Mode_IsValid(request.mode())) {
-    return Invalid(Reason::kInvalidField, "mode", absl::StrCat(static_cast<int>(request.mode())),
-                   "must be MODE_FORWARD (0) or MODE_PRESTAGE (1)");
+    return InvalidField(Reason::kInvalidField, "mode", absl::StrCat(static_cast<int>(request.mode())),
+                        "must be MODE_FORWARD (0) or MODE_PRESTAGE (1)");
   }
   if (!v1::OutputKind_IsValid(request.output().kind())) {
-    return Invalid(Reason::kInvalidField, "output.kind", absl::StrCat(static_cast<int>(request.output().kind())),
-                   "must be OUTPUT_KIND_HIGHWAY (0) or OUTPUT_KIND_DELTA (1)");
+    return InvalidField(Reason::kInvalidField, "output.kind", absl::StrCat(static_cast<int>(request.output().kind())),
+                        "must be OUTPUT_KIND_HIGHWAY (0) or OUTPUT_KIND_DELTA (1)");
   }
   if (auto bad = CheckDType("highway.dtype", request.highway().dtype())) return bad;
   if (auto bad = CheckDType("output.dtype", request.output().dtype())) return bad;
-  if (request.highway().has_region()) return RegionsNotSupported(absl::StatusCode::kInvalidArgument, "highway.region");
-  if (request.output().has_region()) return RegionsNotSupported(absl::StatusCode::kInvalidArgument, "output.region");
   return CheckSize(request, message_bytes, limits);
 }
 
@@ -130,6 +117,12 @@ StepRequest ToStepRequest(const v1::ForwardRequest& request, const TensorBytes& 
   for (const uint64_t id : request.release_after()) step.release_after.emplace_back(id);
   step.refused = CheckRequest(request, message_bytes, limits);
   return step;
+}
+
+uint64_t SumTokens(const v1::ForwardRequest& request) {
+  uint64_t sum = 0;
+  for (const v1::Segment& segment : request.segments()) sum += segment.num_tokens();
+  return sum;
 }
 
 uint64_t OutputBytes(const v1::ForwardRequest& request, const ServiceLimits& limits) {
@@ -244,17 +237,18 @@ void FillLayerAux(std::vector<CarryBlob> layers, google::protobuf::RepeatedPtrFi
 std::optional<Outcome> Check(const v1::OpenSequenceRequest& request) {
   const std::string rule = absl::StrCat("at most ", kMaxLabelBytes);
   if (request.label().size() > kMaxLabelBytes) {
-    return Invalid(Reason::kInvalidField, "label", absl::StrCat(request.label().size(), " bytes"), rule);
+    return InvalidField(Reason::kInvalidField, "label", absl::StrCat(request.label().size(), " bytes"), rule);
   }
   if (request.client_key().size() > kMaxLabelBytes) {
-    return Invalid(Reason::kInvalidField, "client_key", absl::StrCat(request.client_key().size(), " bytes"), rule);
+    return InvalidField(Reason::kInvalidField, "client_key", absl::StrCat(request.client_key().size(), " bytes"), rule);
   }
   return std::nullopt;
 }
 
 std::optional<Outcome> CheckSequenceId(uint64_t sequence_id) {
   if (sequence_id != 0) return std::nullopt;
-  return Invalid(Reason::kInvalidField, "sequence_id", "0", "names the throw-away carry, which Forward alone takes");
+  return InvalidField(Reason::kInvalidField, "sequence_id", "0",
+                      "names the throw-away carry, which Forward alone takes");
 }
 
 Outcome Loading() {
@@ -266,7 +260,7 @@ Outcome Stopping() {
 }
 
 Outcome MalformedRequest() {
-  return Invalid(Reason::kInvalidField, "request", "malformed", "must be a serialised ForwardRequest");
+  return InvalidField(Reason::kInvalidField, "request", "malformed", "must be a serialised ForwardRequest");
 }
 
 Outcome TooManyInFlight(const ServiceLimits& limits) {
@@ -277,9 +271,9 @@ Outcome TooManyInFlight(const ServiceLimits& limits) {
       MakeDetail(Reason::kTooManyInFlight, "", "", absl::StrCat(limits.inflight_requests)));
 }
 
-Outcome RegionsNotSupported(absl::StatusCode code, const std::string& field) {
-  return Failed(code, absl::StrCat(field, ": regions are not supported by this server"),
-                MakeDetail(Reason::kNotSupported, field));
+Outcome InvalidField(Reason reason, const std::string& field, const std::string& value, const std::string& rule) {
+  return Failed(absl::StatusCode::kInvalidArgument, absl::StrCat(field, value.empty() ? "" : " ", value, ": ", rule),
+                MakeDetail(reason, field, value, rule));
 }
 
 }  // namespace pleiad

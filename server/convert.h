@@ -20,10 +20,12 @@ namespace pleiad {
 inline constexpr char kStatusMetadataKey[] = "pleiad-status-bin";
 
 // The engine's request of a message that had `message_bytes`; `tensor` has the bytes of the highway, which are not in
-// `request`, and must outlive the result. What the engine cannot see (unknown enum values, regions, a message above
-// max_message_bytes) is put into `refused`. `output.allocate` is left to the caller.
+// `request`, and must outlive the result. What the engine cannot see (unknown enum values, a message above
+// max_message_bytes) is put into `refused`. Regions and `output.allocate` are left to the caller.
 StepRequest ToStepRequest(const v1::ForwardRequest& request, const TensorBytes& tensor, uint64_t message_bytes,
                           const ServiceLimits& limits);
+
+uint64_t SumTokens(const v1::ForwardRequest& request);
 
 // Bytes of the output tensor the request asks for; 0 where it will be refused for its size.
 uint64_t OutputBytes(const v1::ForwardRequest& request, const ServiceLimits& limits);
@@ -56,6 +58,7 @@ Outcome Stopping();
 // A message that does not parse.
 Outcome MalformedRequest();
 Outcome TooManyInFlight(const ServiceLimits& limits);
-Outcome RegionsNotSupported(absl::StatusCode code, const std::string& field);
+// INVALID_ARGUMENT: "field value: rule".
+Outcome InvalidField(Reason reason, const std::string& field, const std::string& value, const std::string& rule);
 
 }  // namespace pleiad

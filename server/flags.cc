@@ -100,6 +100,11 @@ void AddOptions(CLI::App& app, RawFlags& raw) {
          "Bytes of requests in flight, their outputs included; half of them per stream [4 x the largest message: "
          "max-tokens x (4 x channels + 16) + 64 KiB]")
       ->type_name("SIZE");
+  app.add_flag("--allow-client-regions", flags.allow_client_regions,
+               "Clients of unix: listeners may pass tensors in files of --shm-dir, which all of them can then name");
+  app.add_option("--shm-dir", flags.shm_dir, "Folder whose files --allow-client-regions lets clients attach")
+      ->type_name("DIR")
+      ->capture_default_str();
   app.add_flag("--batch-invariant", flags.batch_invariant,
                "Bit-equal results whatever a request is batched with; slower");
   app.add_option("--eos-token-id", flags.eos_token_id, "Token id that ends the hash window [the config's]")
@@ -235,8 +240,14 @@ absl::StatusOr<ServerFlags> ReadFlags(const CLI::App& app, RawFlags& raw) {
     if (!size.ok()) return absl::InvalidArgumentError(absl::StrCat("--max-inflight-bytes ", size.status().message()));
     flags.max_inflight_bytes = *size;
   }
-  for (const std::string& address : flags.listen) {
-    PLEIAD_RETURN_IF_ERROR(ParseListenAddress(address).status());
+  bool unix_socket = false;
+  for (const std::string& text : flags.listen) {
+    PLEIAD_ASSIGN_OR_RETURN(const ListenAddress address, ParseListenAddress(text));
+    unix_socket |= address.is_unix();
+  }
+  if (flags.allow_client_regions && !unix_socket) {
+    return absl::InvalidArgumentError(
+        "--allow-client-regions: needs a --listen unix:PATH, whose clients alone have them");
   }
   PLEIAD_ASSIGN_OR_RETURN(const ListenAddress metrics, ParseListenAddress(flags.metrics_listen));
   if (metrics.is_unix()) return Unknown("metrics-listen", flags.metrics_listen, "HOST:PORT");

@@ -13,12 +13,14 @@ bool ForwardExchange::Receive(grpc::ByteBuffer* message) {
 }
 
 uint64_t ForwardExchange::bytes(const ServiceLimits& limits) const {
-  return message_bytes_ + OutputBytes(request_, limits);
+  return message_bytes_ + OutputBytes(request_, limits) + RegionBytes(request_, limits);
 }
 
-StepRequest ForwardExchange::MakeStep(const ServiceLimits& limits) {
+StepRequest ForwardExchange::MakeStep(const ServiceLimits& limits, const RegionAccess& access) {
   StepRequest step = ToStepRequest(request_, tensor_, message_bytes_, limits);
+  if (!step.refused) step.refused = regions_.Begin(request_, access, limits, &step);
   step.output.allocate = [this](uint64_t bytes) {
+    if (regions_.has_output()) return regions_.AllocateOutput(bytes);
     // The device writes all of it.
     output_ = std::make_shared_for_overwrite<std::byte[]>(bytes);
     output_bytes_ = bytes;
@@ -27,13 +29,22 @@ StepRequest ForwardExchange::MakeStep(const ServiceLimits& limits) {
   return step;
 }
 
-grpc::ByteBuffer ForwardExchange::Answer(const StepResult& result, bool draining) {
+grpc::ByteBuffer ForwardExchange::Answer(StepResult& result, bool draining) {
   v1::ForwardResponse response;
+  if (result.outcome.ok() && regions_.has_output()) {
+    if (auto lost = regions_.WriteOutput()) {
+      result.outcome = *std::move(lost);
+    } else {
+      response.mutable_output()->set_dtype(ToProto(result.output_dtype));
+      *response.mutable_output()->mutable_region() = regions_.output_ref();
+    }
+  }
   FillResponse(result, response);
   response.set_request_id(request_.request_id());
   response.set_draining(draining);
   v1::ForwardRequest().Swap(&request_);
   tensor_ = TensorBytes();
+  regions_ = StepRegions();
   const std::shared_ptr<std::byte[]> output = std::move(output_);
   if (!result.outcome.ok() || output == nullptr) return SerializeForwardMessage(response);
   const grpc::Slice slice = ReferenceSlice({output.get(), output_bytes_}, output);

@@ -1,5 +1,6 @@
 // One step as it comes and as it is answered, in a unary call or on a stream. Its tensor stays in the bytes that gRPC
-// received until it is answered; its output lies in memory of its own until gRPC has sent it.
+// received until it is answered; its output lies in memory of its own until gRPC has sent it. What is in regions is
+// read when the engine's request is made, and written when it is answered.
 #pragma once
 
 #include <cstddef>
@@ -11,6 +12,7 @@
 #include "pleiad/v1/ple.pb.h"
 #include "proto/wire/tensor_bytes.h"
 #include "server/limits.h"
+#include "server/step_regions.h"
 
 namespace pleiad {
 
@@ -24,13 +26,15 @@ class ForwardExchange {
   // What it holds of the memory for messages: both of them, as far as they are tensors.
   uint64_t bytes(const ServiceLimits& limits) const;
   // The engine's request. It points into the exchange, which stays where it is until the engine has answered.
-  StepRequest MakeStep(const ServiceLimits& limits);
-  // The response, which refers to the output. What was received is dropped. Once, at the end.
-  grpc::ByteBuffer Answer(const StepResult& result, bool draining);
+  StepRequest MakeStep(const ServiceLimits& limits, const RegionAccess& access);
+  // The response to the step with this result, which refers to the output. What was received is dropped. Once, at the
+  // end. `result` is changed where the output could not be written to its region.
+  grpc::ByteBuffer Answer(StepResult& result, bool draining);
 
  private:
   v1::ForwardRequest request_;
   TensorBytes tensor_;
+  StepRegions regions_;
   uint64_t message_bytes_ = 0;
   std::shared_ptr<std::byte[]> output_;
   uint64_t output_bytes_ = 0;

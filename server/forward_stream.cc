@@ -90,11 +90,11 @@ void ForwardStream::Release(const StepPtr& step) {
 
 void ForwardStream::Run(const StepPtr& step) {
   if (IsOver()) return Drop(step);
-  StepRequest request = step->exchange.MakeStep(state_->limits());
+  StepRequest request = step->exchange.MakeStep(state_->limits(), regions_);
   request.timeout = std::max(absl::ZeroDuration(), request.timeout - (state_->clock()->Now() - step->arrival));
   const std::shared_ptr<ForwardStream> self = self_;
-  const StepId id = state_->engine()->Submit(std::move(request),
-                                             [self, step](const StepResult& result) { self->Answer(step, result); });
+  const StepId id = state_->engine()->Submit(
+      std::move(request), [self, step](StepResult result) { self->Answer(step, std::move(result)); });
   {
     MutexLock lock(&mutex_);
     step->id = id;
@@ -103,10 +103,10 @@ void ForwardStream::Run(const StepPtr& step) {
   state_->engine()->Cancel(id);
 }
 
-void ForwardStream::Answer(const StepPtr& step, const StepResult& result) {
+void ForwardStream::Answer(const StepPtr& step, StepResult result) {
   const size_t mode = step->exchange.request().mode() == v1::MODE_PRESTAGE ? 1 : 0;
-  state_->counters.CountItem(mode, result.outcome.code);
   step->message = step->exchange.Answer(result, state_->draining());
+  state_->counters.CountItem(mode, result.outcome.code);
   bool dropped;
   {
     MutexLock lock(&mutex_);

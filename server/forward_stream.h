@@ -44,7 +44,8 @@ class ForwardStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grp
   };
   using StepPtr = std::shared_ptr<Step>;
 
-  ForwardStream(ServiceState* state, grpc::CallbackServerContext* context) : state_(state), context_(context) {}
+  ForwardStream(ServiceState* state, grpc::CallbackServerContext* context)
+      : state_(state), context_(context), regions_(state->RegionsFor(context->peer())) {}
 
   void ReadNext() ABSL_LOCKS_EXCLUDED(mutex_);
   StepPtr TakeRead() ABSL_LOCKS_EXCLUDED(mutex_);
@@ -58,7 +59,7 @@ class ForwardStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grp
   // Cancelled or ending.
   bool IsOver() ABSL_LOCKS_EXCLUDED(mutex_);
   void Run(const StepPtr& step) ABSL_LOCKS_EXCLUDED(mutex_);
-  void Answer(const StepPtr& step, const StepResult& result) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Answer(const StepPtr& step, StepResult result) ABSL_LOCKS_EXCLUDED(mutex_);
   void WriteNext() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Steps that are answered and not being written; they are dropped.
   std::deque<StepPtr> TakeUnwritten() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -67,6 +68,7 @@ class ForwardStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grp
 
   ServiceState* const state_;
   grpc::CallbackServerContext* const context_;
+  const RegionAccess regions_;
   Admission::Stream admission_;
   std::shared_ptr<ForwardStream> self_;  // until OnDone
 

@@ -6,9 +6,11 @@
 #include <utility>
 
 #include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
 #include "server/convert.h"
 #include "server/forward_exchange.h"
 #include "server/forward_stream.h"
+#include "server/region_stream.h"
 #include "server/unary_call.h"
 #include "spdlog/spdlog.h"
 
@@ -91,10 +93,10 @@ grpc::ServerUnaryReactor* PleService::Forward(grpc::CallbackServerContext* conte
                                               grpc::ByteBuffer* response) {
   const Call call = UnaryCall::Create(state_, context, Rpc::kForward);
   const auto exchange = std::make_shared<ForwardExchange>();
-  const auto finish = [call, exchange, response, state = state_](const StepResult& result) {
+  const auto finish = [call, exchange, response, state = state_](StepResult result) {
     const size_t mode = exchange->request().mode() == v1::MODE_PRESTAGE ? 1 : 0;
-    state->counters.CountItem(mode, result.outcome.code);
     *response = exchange->Answer(result, state->draining());
+    state->counters.CountItem(mode, result.outcome.code);
     call->Complete(result.outcome);
   };
   const auto refuse = [&finish](const Outcome& outcome) { finish({.outcome = outcome, .segments = {}, .stats = {}}); };
@@ -106,7 +108,7 @@ grpc::ServerUnaryReactor* PleService::Forward(grpc::CallbackServerContext* conte
   } else if (!call->Admit(exchange->bytes(state_->limits()))) {
     refuse(TooManyInFlight(state_->limits()));
   } else {
-    StepRequest step = exchange->MakeStep(state_->limits());
+    StepRequest step = exchange->MakeStep(state_->limits(), state_->RegionsFor(context->peer()));
     step.timeout = std::min(step.timeout, Remaining(*context));
     call->SetStep(state_->engine()->Submit(std::move(step), finish));
   }
@@ -231,10 +233,15 @@ grpc::ServerUnaryReactor* PleService::Release(grpc::CallbackServerContext* conte
 
 grpc::ServerBidiReactor<v1::AttachRegionsRequest, v1::AttachRegionsResponse>* PleService::AttachRegions(
     grpc::CallbackServerContext* context) {
-  const Outcome outcome =
-      state_->Refusal().value_or(RegionsNotSupported(absl::StatusCode::kUnimplemented, "AttachRegions"));
+  std::optional<Outcome> refusal = state_->Refusal();
+  const RegionAccess access = state_->RegionsFor(context->peer());
+  if (!refusal && access.table == nullptr) {
+    refusal = Failed(absl::StatusCode::kUnimplemented, absl::StrCat("AttachRegions: ", access.refusal),
+                     MakeDetail(Reason::kNotSupported, "AttachRegions", "", access.refusal));
+  }
+  if (!refusal) return RegionStream::Start(state_, context);
   return new RefusedStream<v1::AttachRegionsRequest, v1::AttachRegionsResponse>(state_, context, Rpc::kAttachRegions,
-                                                                                outcome);
+                                                                                *refusal);
 }
 
 }  // namespace pleiad

@@ -23,14 +23,15 @@ class Server::Collector final : public prometheus::Collectable {
   const Server* const server_;
 };
 
-Server::Server(const ServerFlags& flags, ServerDeps deps, ModelSummary summary, const ServiceLimits& limits)
+Server::Server(const ServerFlags& flags, ServerDeps deps, ModelSummary summary, const ServiceLimits& limits,
+               std::unique_ptr<RegionTable> regions)
     : flags_(flags),
       clock_(deps.clock != nullptr ? deps.clock : Clock::Real()),
       loader_(std::move(deps.loader)),
       on_ready_(std::move(deps.on_ready)),
       hard_exit_(deps.hard_exit ? std::move(deps.hard_exit) : [] { std::_Exit(kExitUnanswered); }),
       summary_(std::move(summary)),
-      state_(limits, clock_) {
+      state_(limits, clock_, std::move(regions)) {
   metrics_info_.version = kServerVersion;
   for (const LayerSummary& layer : summary_.layers) metrics_info_.layers.push_back(layer.index.value());
 }
@@ -47,8 +48,12 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerFlags& flags, 
   PLEIAD_ASSIGN_OR_RETURN(const ListenAddress metrics_address, ParseListenAddress(flags.metrics_listen));
   PLEIAD_ASSIGN_OR_RETURN(ModelSummary summary, deps.loader->Open());
   PLEIAD_ASSIGN_OR_RETURN(const ServiceLimits limits, ComputeLimits(flags, summary.config.geometry.channels()));
+  std::unique_ptr<RegionTable> regions;
+  if (flags.allow_client_regions) {
+    PLEIAD_ASSIGN_OR_RETURN(regions, RegionTable::Open(flags.shm_dir));
+  }
   const GenericServiceFactory make_generic = std::move(deps.make_generic);
-  std::unique_ptr<Server> server(new Server(flags, std::move(deps), std::move(summary), limits));
+  std::unique_ptr<Server> server(new Server(flags, std::move(deps), std::move(summary), limits, std::move(regions)));
   PLEIAD_ASSIGN_OR_RETURN(server->metrics_,
                           MetricsListener::Create(metrics_address, std::make_shared<Collector>(server.get())));
   PLEIAD_ASSIGN_OR_RETURN(server->listeners_, GrpcListeners::Open(addresses,
@@ -166,6 +171,7 @@ v1::GetModelResponse Server::DescribeModel(const Engine& engine) const {
   for (const char* capability : {"f32", "bf16", "delta", "prestage", "lookup", "rollback"}) {
     model.add_capabilities(capability);
   }
+  if (state_.regions() != nullptr) model.add_capabilities("shm-file");
   v1::Geometry* geometry = model.mutable_geometry();
   geometry->set_hidden_size(from.hidden_size);
   geometry->set_hc_count(from.hc_count);

@@ -66,7 +66,8 @@ class Server {
  private:
   class Collector;
 
-  Server(const ServerFlags& flags, ServerDeps deps, ModelSummary summary, const ServiceLimits& limits);
+  Server(const ServerFlags& flags, ServerDeps deps, ModelSummary summary, const ServiceLimits& limits,
+         std::unique_ptr<RegionTable> regions);
 
   void Load();
   absl::StatusOr<LoadedModel> RunLoader();

@@ -18,6 +18,12 @@ std::optional<Outcome> ServiceState::Refusal() const {
   return std::nullopt;
 }
 
+RegionAccess ServiceState::RegionsFor(const std::string& peer) const {
+  if (regions_ == nullptr) return {.table = nullptr, .refusal = "regions are off (--allow-client-regions)"};
+  if (peer.rfind("unix:", 0) != 0) return {.table = nullptr, .refusal = "regions are for clients of a unix: listener"};
+  return {.table = regions_.get(), .refusal = ""};
+}
+
 void ServiceState::BeginCall() {
   MutexLock lock(&mutex_);
   ++calls_;

@@ -14,7 +14,9 @@
 #include "pleiad/v1/ple.pb.h"
 #include "server/admission.h"
 #include "server/limits.h"
+#include "server/regions.h"
 #include "server/rpc_counters.h"
+#include "server/step_regions.h"
 
 namespace pleiad {
 
@@ -28,10 +30,12 @@ class EndableStream {
 // Thread-safe. Outlives every RPC.
 class ServiceState {
  public:
-  ServiceState(const ServiceLimits& limits, Clock* clock)
+  // Without `regions` none are allowed.
+  ServiceState(const ServiceLimits& limits, Clock* clock, std::unique_ptr<RegionTable> regions = nullptr)
       : admission({.requests = limits.inflight_requests, .bytes = limits.inflight_bytes}),
         limits_(limits),
-        clock_(clock) {}
+        clock_(clock),
+        regions_(std::move(regions)) {}
 
   // Loading -> serving, once. `engine` outlives every RPC.
   void SetServing(Engine* engine, v1::GetModelResponse model);
@@ -51,6 +55,10 @@ class ServiceState {
   bool draining() const { return draining_.load(); }
   const ServiceLimits& limits() const { return limits_; }
   Clock* clock() const { return clock_; }
+  // Null where regions are not allowed.
+  RegionTable* regions() const { return regions_.get(); }
+  // Of a client at `peer`, as gRPC names it: regions are for those of a Unix socket.
+  RegionAccess RegionsFor(const std::string& peer) const;
 
   // Every RPC, from its start until gRPC is done with it.
   void BeginCall();
@@ -67,6 +75,7 @@ class ServiceState {
  private:
   const ServiceLimits limits_;
   Clock* const clock_;
+  const std::unique_ptr<RegionTable> regions_;
   v1::GetModelResponse model_;  // written before engine_ is
   std::atomic<Engine*> engine_{nullptr};
   std::atomic<bool> draining_{false};

@@ -116,15 +116,6 @@ TEST(ToStepRequest, UnknownEnumValuesAreRefused) {
   EXPECT_EQ(RefusedFor(GoodRequest()), Reason::kUnspecified);
 }
 
-TEST(ToStepRequest, RegionsAreRefused) {
-  v1::ForwardRequest request = GoodRequest();
-  request.mutable_highway()->mutable_region()->set_region_id(1);
-  EXPECT_EQ(RefusedFor(request), Reason::kNotSupported);
-  request = GoodRequest();
-  request.mutable_output()->mutable_region();
-  EXPECT_EQ(RefusedFor(request), Reason::kNotSupported);
-}
-
 TEST(ToStepRequest, AMessageAboveTheLimitIsRefusedByName) {
   const ServiceLimits limits = TestLimits();
   v1::ForwardRequest request = GoodRequest();

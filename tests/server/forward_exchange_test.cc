@@ -43,7 +43,7 @@ TEST(ForwardExchange, TheTensorIsWhereItWasReceivedAndTheOutputIsSentFromWhereIt
   ASSERT_TRUE(exchange.Receive(&message));
   EXPECT_FALSE(message.Valid());
   EXPECT_EQ(exchange.bytes(TestLimits()), bytes.size() + sent.highway().data().size());
-  const StepRequest step = exchange.MakeStep(TestLimits());
+  const StepRequest step = exchange.MakeStep(TestLimits(), {});
   ASSERT_NE(step.input.data, nullptr);
   EXPECT_EQ(reinterpret_cast<const uint8_t*>(step.input.data) + step.input.bytes, slice.end());
   std::byte* output = step.output.allocate(32);
@@ -63,7 +63,7 @@ TEST(ForwardExchange, AFailedStepHasNoOutput) {
   grpc::ByteBuffer message = BufferOf(Step(5, 1).SerializeAsString());
   ForwardExchange exchange;
   ASSERT_TRUE(exchange.Receive(&message));
-  exchange.MakeStep(TestLimits()).output.allocate(32);
+  exchange.MakeStep(TestLimits(), {}).output.allocate(32);
   StepResult result;
   result.outcome.code = absl::StatusCode::kDataLoss;
   const v1::ForwardResponse response = ResponseOf(exchange.Answer(result, false));
@@ -76,8 +76,9 @@ TEST(ForwardExchange, AStepWithoutTokensHasNoOutput) {
   grpc::ByteBuffer message = BufferOf("");
   ForwardExchange exchange;
   ASSERT_TRUE(exchange.Receive(&message));
-  EXPECT_EQ(exchange.MakeStep(TestLimits()).input.source, StepInput::Source::kAbsent);
-  EXPECT_FALSE(ResponseOf(exchange.Answer(StepResult(), false)).has_output());
+  EXPECT_EQ(exchange.MakeStep(TestLimits(), {}).input.source, StepInput::Source::kAbsent);
+  StepResult result;
+  EXPECT_FALSE(ResponseOf(exchange.Answer(result, false)).has_output());
 }
 
 TEST(ForwardExchange, OtherBytesAreNoRequest) {

@@ -236,7 +236,7 @@ TEST(Service, LookupReturnsWhatWasWanted) {
   EXPECT_EQ(response.embeddings().data().size(), 64u);
 }
 
-TEST(Service, AttachRegionsIsNotSupported) {
+TEST(Service, WithoutTheFlagNoRegionsAreAttached) {
   TestServer server;
   grpc::ClientContext context;
   auto stream = server.stub().AttachRegions(&context);

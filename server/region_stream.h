@@ -1,0 +1,43 @@
+// One AttachRegions RPC: a request is answered before the next is read. Its regions are detached when it ends.
+#pragma once
+
+#include <memory>
+
+#include "core/base/mutex.h"
+#include "grpcpp/grpcpp.h"
+#include "pleiad/v1/ple.pb.h"
+#include "server/service_state.h"
+
+namespace pleiad {
+
+// Ends OK when the client half-closes, when it cancels, or by End().
+class RegionStream final : public grpc::ServerBidiReactor<v1::AttachRegionsRequest, v1::AttachRegionsResponse>,
+                           public EndableStream {
+ public:
+  // Starts reading. The result belongs to itself. The state has a region table.
+  static RegionStream* Start(ServiceState* state, grpc::CallbackServerContext* context);
+
+  // UNAVAILABLE.
+  void End() override;
+
+  void OnReadDone(bool ok) override;
+  void OnWriteDone(bool ok) override;
+  void OnCancel() override;
+  void OnDone() override;
+
+ private:
+  RegionStream(ServiceState* state, grpc::CallbackServerContext* context) : state_(state), context_(context) {}
+
+  void Close(const Outcome& outcome) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  ServiceState* const state_;
+  grpc::CallbackServerContext* const context_;
+  v1::AttachRegionsRequest request_;
+  v1::AttachRegionsResponse response_;
+  std::shared_ptr<RegionStream> self_;  // until OnDone
+
+  Mutex mutex_;
+  bool finished_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace pleiad

@@ -1,0 +1,219 @@
+#include "server/regions.h"
+
+#include <fcntl.h>
+#include <linux/openat2.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <limits>
+#include <utility>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "server/convert.h"
+
+namespace pleiad {
+namespace {
+
+constexpr size_t kMaxPathBytes = 1024;
+// Offsets into files are signed.
+constexpr uint64_t kLargestEnd = std::numeric_limits<int64_t>::max();
+
+absl::Status TooShort(uint64_t needed, uint64_t size) {
+  return absl::FailedPreconditionError(
+      absl::StrCat("the file has ", size, " bytes now and must have ", needed, ": it was cut short"));
+}
+
+// Beneath `dir`, through no link of any kind.
+UniqueFd OpenBeneath(int dir, const std::string& path) {
+  open_how how{};
+  // A FIFO or a device is opened without waiting for its other end, and refused afterwards.
+  how.flags = O_RDWR | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK | O_NOCTTY;
+  how.resolve = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS | RESOLVE_NO_XDEV;
+  return UniqueFd(static_cast<int>(::syscall(SYS_openat2, dir, path.c_str(), &how, sizeof(how))));
+}
+
+Outcome Invalid(const std::string& field, const std::string& value, const std::string& rule) {
+  return InvalidField(Reason::kInvalidField, field, value, rule);
+}
+
+Outcome Full(const std::string& field, uint64_t value, const std::string& rule) {
+  return Failed(absl::StatusCode::kResourceExhausted, absl::StrCat(field, " ", value, ": ", rule),
+                MakeDetail(Reason::kInvalidField, field, absl::StrCat(value), rule));
+}
+
+std::optional<Outcome> CheckFields(const v1::AttachRegionsRequest& request) {
+  if (request.kind() == v1::REGION_KIND_CUDA_IPC) {
+    return Failed(
+        absl::StatusCode::kInvalidArgument,
+        "kind REGION_KIND_CUDA_IPC: is not supported by this server; REGION_KIND_SHM_FILE is",
+        MakeDetail(Reason::kNotSupported, "kind", "REGION_KIND_CUDA_IPC", "must be REGION_KIND_SHM_FILE (1)"));
+  }
+  if (request.kind() != v1::REGION_KIND_SHM_FILE) {
+    return Invalid("kind", absl::StrCat(static_cast<int>(request.kind())), "must be REGION_KIND_SHM_FILE (1)");
+  }
+  const std::pair<const char*, const std::string*> foreign[] = {{"memory_handle", &request.memory_handle()},
+                                                                {"gpu_uuid", &request.gpu_uuid()},
+                                                                {"ready_event", &request.ready_event()},
+                                                                {"done_event", &request.done_event()}};
+  for (const auto& [field, value] : foreign) {
+    if (!value->empty()) {
+      return Invalid(field, absl::StrCat(value->size(), " bytes"), "must be unset where kind is REGION_KIND_SHM_FILE");
+    }
+  }
+  if (request.bytes() == 0) return Invalid("bytes", "0", "must be positive");
+  if (request.bytes() > kLargestEnd || request.offset() > kLargestEnd - request.bytes()) {
+    return Invalid("offset", absl::StrCat(request.offset(), " + bytes ", request.bytes()), "must stay below 2^63");
+  }
+  const std::string& path = request.path();
+  if (path.empty() || path.size() > kMaxPathBytes || path.find('\0') != std::string::npos) {
+    return Invalid("path", absl::StrCat(path.size(), " bytes"),
+                   absl::StrCat("must have 1 to ", kMaxPathBytes, " bytes, none of them 0"));
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+absl::Status Region::CheckFile(uint64_t offset, uint64_t bytes) const {
+  struct stat file {};
+  if (::fstat(fd_.get(), &file) != 0) return absl::FailedPreconditionError(std::strerror(errno));
+  const uint64_t needed = file_offset_ + offset + bytes;
+  if (static_cast<uint64_t>(file.st_size) < needed) return TooShort(needed, static_cast<uint64_t>(file.st_size));
+  return absl::OkStatus();
+}
+
+absl::Status Region::Read(uint64_t offset, absl::Span<std::byte> out) const {
+  for (size_t done = 0; done < out.size();) {
+    const uint64_t at = file_offset_ + offset + done;
+    const ssize_t got = ::pread(fd_.get(), out.data() + done, out.size() - done, static_cast<off_t>(at));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return absl::FailedPreconditionError(std::strerror(errno));
+    if (got == 0) return TooShort(file_offset_ + offset + out.size(), at);
+    done += static_cast<size_t>(got);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Region::Write(uint64_t offset, absl::Span<const std::byte> from) const {
+  if (absl::Status status = CheckFile(offset, from.size()); !status.ok()) return status;
+  for (size_t done = 0; done < from.size();) {
+    const uint64_t at = file_offset_ + offset + done;
+    const ssize_t put = ::pwrite(fd_.get(), from.data() + done, from.size() - done, static_cast<off_t>(at));
+    if (put < 0 && errno == EINTR) continue;
+    if (put < 0 && (errno == ENOSPC || errno == EDQUOT)) return absl::ResourceExhaustedError(std::strerror(errno));
+    if (put <= 0) return absl::FailedPreconditionError(std::strerror(put < 0 ? errno : EIO));
+    done += static_cast<size_t>(put);
+  }
+  return absl::OkStatus();
+}
+
+bool Region::Overlaps(uint64_t offset, uint64_t bytes, const Region& other, uint64_t other_offset,
+                      uint64_t other_bytes) const {
+  if (device_ != other.device_ || inode_ != other.inode_) return false;
+  const uint64_t begin = file_offset_ + offset, other_begin = other.file_offset_ + other_offset;
+  return begin < other_begin + other_bytes && other_begin < begin + bytes;
+}
+
+absl::StatusOr<std::unique_ptr<RegionTable>> RegionTable::Open(const std::string& shm_dir, const RegionLimits& limits) {
+  UniqueFd fd(::open(shm_dir.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+  if (!fd.valid()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--shm-dir ", shm_dir, ": must be a folder that can be opened: ", std::strerror(errno)));
+  }
+  return std::unique_ptr<RegionTable>(new RegionTable(std::move(fd), shm_dir, limits));
+}
+
+std::shared_ptr<const Region> RegionTable::OpenFile(const v1::AttachRegionsRequest& request, Outcome* why) const {
+  const std::string shown = absl::CHexEscape(request.path());
+  UniqueFd fd = OpenBeneath(shm_dir_.get(), request.path());
+  if (!fd.valid()) {
+    const int error = errno;
+    *why = Invalid("path", shown,
+                   absl::StrCat("must be a file beneath --shm-dir ", shm_dir_name_,
+                                ", named without links: ", std::strerror(error)));
+    return nullptr;
+  }
+  struct stat file {};
+  if (::fstat(fd.get(), &file) != 0 || !S_ISREG(file.st_mode)) {
+    *why = Invalid("path", shown, "must be a regular file");
+    return nullptr;
+  }
+  if (file.st_nlink > 1) {
+    *why = Invalid("path", shown, absl::StrCat("must have one name, and has ", file.st_nlink));
+    return nullptr;
+  }
+  if (static_cast<uint64_t>(file.st_size) < request.offset() + request.bytes()) {
+    *why = Invalid("offset", absl::StrCat(request.offset(), " + bytes ", request.bytes()),
+                   absl::StrCat("must lie in the file, which has ", file.st_size, " bytes"));
+    return nullptr;
+  }
+  return std::make_shared<Region>(std::move(fd), file.st_dev, file.st_ino, request.offset(), request.bytes());
+}
+
+std::optional<Outcome> RegionTable::CheckRoom(const Region& region, const void* owner) const {
+  size_t of_stream = 0;
+  for (const auto& [id, entry] : entries_) {
+    if (entry.owner != owner) continue;
+    ++of_stream;
+    if (region.Overlaps(0, region.bytes(), *entry.region, 0, entry.region->bytes())) {
+      return Invalid("offset", absl::StrCat("with bytes ", region.bytes()), "overlaps a region of the same stream");
+    }
+  }
+  if (of_stream >= limits_.of_stream) {
+    return Full("regions of the stream", of_stream, absl::StrCat("at most ", limits_.of_stream));
+  }
+  if (entries_.size() >= limits_.regions) {
+    return Full("regions", entries_.size(), absl::StrCat("at most ", limits_.regions, " of all clients"));
+  }
+  if (region.bytes() > limits_.bytes - bytes_) {
+    return Full("bytes", region.bytes(),
+                absl::StrCat("at most ", limits_.bytes - bytes_, " of ", limits_.bytes, " are left to all clients"));
+  }
+  return std::nullopt;
+}
+
+RegionTable::Attached RegionTable::Attach(const v1::AttachRegionsRequest& request, const void* owner) {
+  if (auto bad = CheckFields(request)) return {.outcome = *std::move(bad)};
+  Outcome why;
+  std::shared_ptr<const Region> region = OpenFile(request, &why);
+  if (region == nullptr) return {.outcome = std::move(why)};
+  MutexLock lock(&mutex_);
+  if (auto full = CheckRoom(*region, owner)) return {.outcome = *std::move(full)};
+  uint64_t id = ids_.Next();
+  while (entries_.contains(id)) id = ids_.Next();
+  bytes_ += region->bytes();
+  entries_.emplace(id, Entry{std::move(region), owner});
+  return {.outcome = {}, .id = id};
+}
+
+void RegionTable::Detach(const void* owner) {
+  std::vector<std::shared_ptr<const Region>> closed;  // after the lock
+  MutexLock lock(&mutex_);
+  for (auto it = entries_.begin(); it != entries_.end();) {
+    if (it->second.owner != owner) {
+      ++it;
+      continue;
+    }
+    bytes_ -= it->second.region->bytes();
+    closed.push_back(std::move(it->second.region));
+    entries_.erase(it++);
+  }
+}
+
+std::shared_ptr<const Region> RegionTable::Find(uint64_t id) const {
+  MutexLock lock(&mutex_);
+  const auto found = entries_.find(id);
+  return found == entries_.end() ? nullptr : found->second.region;
+}
+
+RegionTable::Stats RegionTable::stats() const {
+  MutexLock lock(&mutex_);
+  return {.regions = entries_.size(), .bytes = bytes_};
+}
+
+}  // namespace pleiad

@@ -1,0 +1,104 @@
+// Memory that clients share with the server: which files they attached, and copies out of them and into them. The
+// server never maps a client's file, so one that is cut short or removed is an error and no signal.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "core/base/mutex.h"
+#include "core/base/random_ids.h"
+#include "core/base/unique_fd.h"
+#include "core/engine/failure.h"
+#include "pleiad/v1/ple.pb.h"
+
+namespace pleiad {
+
+// Part of a file of --shm-dir. Thread-safe; blocks as reads and writes of memory files do.
+class Region {
+ public:
+  Region(UniqueFd fd, dev_t device, ino_t inode, uint64_t file_offset, uint64_t bytes)
+      : fd_(std::move(fd)), device_(device), inode_(inode), file_offset_(file_offset), bytes_(bytes) {}
+
+  uint64_t bytes() const { return bytes_; }
+  // The file is as long as [offset, offset + bytes) needs now, which lies in the region. FailedPrecondition.
+  absl::Status CheckFile(uint64_t offset, uint64_t bytes) const;
+  // Fill `out` from byte `offset` on. FailedPrecondition: the file ends before.
+  absl::Status Read(uint64_t offset, absl::Span<std::byte> out) const;
+  // FailedPrecondition: the file ends before; it is not made longer, unless it is being cut at the same time.
+  // ResourceExhausted: its file system is full. Part of it may be written.
+  absl::Status Write(uint64_t offset, absl::Span<const std::byte> from) const;
+  // Some byte of the one span is one of the other.
+  bool Overlaps(uint64_t offset, uint64_t bytes, const Region& other, uint64_t other_offset,
+                uint64_t other_bytes) const;
+
+ private:
+  const UniqueFd fd_;
+  const dev_t device_;
+  const ino_t inode_;
+  const uint64_t file_offset_;
+  const uint64_t bytes_;
+};
+
+struct RegionLimits {
+  size_t of_stream = 64;
+  size_t regions = 4096;
+  uint64_t bytes = uint64_t{1} << 40;  // all together
+};
+
+// All attached regions of the process. Thread-safe.
+class RegionTable {
+ public:
+  // InvalidArgument naming --shm-dir when it is no folder that can be opened.
+  static absl::StatusOr<std::unique_ptr<RegionTable>> Open(const std::string& shm_dir, const RegionLimits& limits = {});
+
+  // Until Detach(owner). The outcome is OK, or names the field, its value and the rule, and nothing is attached.
+  struct Attached {
+    Outcome outcome;
+    uint64_t id = 0;
+  };
+  Attached Attach(const v1::AttachRegionsRequest& request, const void* owner);
+  // Steps that have found them keep them.
+  void Detach(const void* owner);
+
+  // Null where no region has this id.
+  std::shared_ptr<const Region> Find(uint64_t id) const;
+
+  struct Stats {
+    uint64_t regions = 0;
+    uint64_t bytes = 0;
+  };
+  Stats stats() const;
+
+ private:
+  RegionTable(UniqueFd shm_dir, std::string shm_dir_name, const RegionLimits& limits)
+      : shm_dir_(std::move(shm_dir)), shm_dir_name_(std::move(shm_dir_name)), limits_(limits) {}
+
+  struct Entry {
+    std::shared_ptr<const Region> region;
+    const void* owner;
+  };
+
+  // The region of a request that names a file, or why there is none.
+  std::shared_ptr<const Region> OpenFile(const v1::AttachRegionsRequest& request, Outcome* why) const;
+  std::optional<Outcome> CheckRoom(const Region& region, const void* owner) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  const UniqueFd shm_dir_;
+  const std::string shm_dir_name_;
+  const RegionLimits limits_;
+
+  mutable Mutex mutex_;
+  RandomIds ids_ ABSL_GUARDED_BY(mutex_);
+  absl::flat_hash_map<uint64_t, Entry> entries_ ABSL_GUARDED_BY(mutex_);
+  uint64_t bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+};
+
+}  // namespace pleiad

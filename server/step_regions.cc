@@ -1,0 +1,165 @@
+#include "server/step_regions.h"
+
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "server/convert.h"
+
+namespace pleiad {
+namespace {
+
+uint64_t InputBytes(const v1::ForwardRequest& request, const ServiceLimits& limits) {
+  const uint64_t tokens = SumTokens(request);
+  if (tokens > limits.max_tokens) return 0;
+  return tokens * limits.channels * (request.highway().dtype() == v1::DTYPE_BF16 ? 2 : 4);
+}
+
+bool TakesItsPlace(const v1::ForwardRequest& request) {
+  return request.highway().has_region() && !request.output().has_region() && request.mode() == v1::MODE_FORWARD;
+}
+
+std::string Show(uint64_t bytes) { return absl::StrCat(bytes, " bytes"); }
+
+// The file is not what it was when it was attached.
+Outcome Gone(const char* field, const absl::Status& status) {
+  return Failed(status.code(), absl::StrCat(field, ": ", std::string(status.message())),
+                MakeDetail(Reason::kInvalidField, field, "", std::string(status.message())));
+}
+
+}  // namespace
+
+uint64_t RegionBytes(const v1::ForwardRequest& request, const ServiceLimits& limits) {
+  uint64_t bytes = 0;
+  if (request.highway().has_region() && !TakesItsPlace(request)) bytes += InputBytes(request, limits);
+  const uint64_t tokens = SumTokens(request);
+  if (request.has_token_region() && tokens <= limits.max_tokens) bytes += tokens * 4;
+  return bytes;
+}
+
+std::optional<Outcome> StepRegions::Find(const v1::RegionRef& ref, const char* field, const RegionAccess& access,
+                                         Span* span) {
+  if (access.table == nullptr) {
+    return Failed(absl::StatusCode::kInvalidArgument, absl::StrCat(field, ": ", access.refusal),
+                  MakeDetail(Reason::kNotSupported, field, "", access.refusal));
+  }
+  span->region = access.table->Find(ref.region_id());
+  if (span->region == nullptr) {
+    // The id is as secret as a sequence's.
+    return InvalidField(Reason::kInvalidField, absl::StrCat(field, ".region_id"), "",
+                        "must name a region that is attached");
+  }
+  const uint64_t size = span->region->bytes();
+  if (ref.bytes() == 0 || ref.bytes() > size || ref.offset() > size - ref.bytes()) {
+    return InvalidField(Reason::kInvalidField, absl::StrCat(field, ".offset"),
+                        absl::StrCat(ref.offset(), " + bytes ", ref.bytes()),
+                        absl::StrCat("must be a span within the region, which has ", size, " bytes"));
+  }
+  span->offset = ref.offset();
+  span->bytes = ref.bytes();
+  return std::nullopt;
+}
+
+std::optional<Outcome> StepRegions::FindAll(const v1::ForwardRequest& request, const RegionAccess& access,
+                                            const ServiceLimits& limits) {
+  const uint64_t tokens = SumTokens(request);
+  if (request.has_token_region()) {
+    if (auto bad = Find(request.token_region(), "token_region", access, &tokens_)) return bad;
+    if (request.token_ids_size() != 0) {
+      return InvalidField(Reason::kInvalidField, "token_ids", absl::StrCat(request.token_ids_size(), " ids"),
+                          "must be empty where there is a token_region");
+    }
+    if (tokens > limits.max_tokens) {
+      return InvalidField(Reason::kTooManyTokens, "segments", absl::StrCat(tokens, " tokens"),
+                          absl::StrCat("at most ", limits.max_tokens, " (--max-tokens)"));
+    }
+    if (tokens_.bytes != tokens * 4) {
+      return InvalidField(Reason::kSizeMismatch, "token_region.bytes", Show(tokens_.bytes),
+                          absl::StrCat("must be 4 for each of the ", tokens, " tokens of the segments"));
+    }
+  }
+  if (request.highway().has_region()) {
+    if (auto bad = Find(request.highway().region(), "highway.region", access, &input_)) return bad;
+  }
+  if (request.output().has_region()) {
+    if (auto bad = Find(request.output().region(), "output.region", access, &output_)) return bad;
+    if (request.mode() != v1::MODE_FORWARD) {
+      return InvalidField(Reason::kInvalidField, "output.region", "present", "a prestage has no output");
+    }
+    output_ref_ = request.output().region();
+  } else if (TakesItsPlace(request)) {
+    output_ = input_;
+    output_ref_ = request.highway().region();
+  }
+  if (output_.region == nullptr) return std::nullopt;
+  const uint64_t bytes = OutputBytes(request, limits);
+  if (tokens <= limits.max_tokens && output_.bytes != bytes) {
+    return InvalidField(Reason::kSizeMismatch,
+                        request.output().has_region() ? "output.region.bytes" : "highway.region.bytes",
+                        Show(output_.bytes),
+                        absl::StrCat("must be the output's ", bytes,
+                                     " (an output of another dtype than its input's "
+                                     "takes a region of its own)"));
+  }
+  in_place_ = input_.region != nullptr && output_.region == input_.region && output_.offset == input_.offset &&
+              output_.bytes == input_.bytes;
+  if ((!in_place_ && output_.Overlaps(input_)) || output_.Overlaps(tokens_)) {
+    return InvalidField(Reason::kInvalidField, "output.region", absl::StrCat("offset ", output_.offset),
+                        "must be the highway's span or apart from it and from the token_region");
+  }
+  return std::nullopt;
+}
+
+std::optional<Outcome> StepRegions::ReadTokens(StepRequest* step) const {
+  std::vector<uint32_t>& ids = step->token_ids;
+  ids.resize(tokens_.bytes / sizeof(uint32_t));
+  const auto bytes = absl::MakeSpan(reinterpret_cast<std::byte*>(ids.data()), tokens_.bytes);
+  if (const absl::Status status = tokens_.region->Read(tokens_.offset, bytes); !status.ok()) {
+    return Gone("token_region", status);
+  }
+  return std::nullopt;
+}
+
+std::optional<Outcome> StepRegions::ReadInput(StepRequest* step) {
+  input_bytes_ = std::make_shared_for_overwrite<std::byte[]>(input_.bytes);
+  const auto bytes = absl::MakeSpan(input_bytes_.get(), input_.bytes);
+  if (const absl::Status status = input_.region->Read(input_.offset, bytes); !status.ok()) {
+    return Gone("highway.region", status);
+  }
+  step->input.data = input_bytes_.get();
+  return std::nullopt;
+}
+
+std::optional<Outcome> StepRegions::Begin(const v1::ForwardRequest& request, const RegionAccess& access,
+                                          const ServiceLimits& limits, StepRequest* step) {
+  if (auto bad = FindAll(request, access, limits)) return bad;
+  if (tokens_.region != nullptr) {
+    if (auto bad = ReadTokens(step)) return bad;
+  }
+  if (output_.region != nullptr) {
+    if (const absl::Status status = output_.region->CheckFile(output_.offset, output_.bytes); !status.ok()) {
+      return Gone(in_place_ ? "highway.region" : "output.region", status);
+    }
+  }
+  if (input_.region == nullptr) return std::nullopt;
+  step->input.source = StepInput::Source::kData;
+  step->input.bytes = input_.bytes;
+  // The engine refuses these, in its own words.
+  if (request.mode() != v1::MODE_FORWARD || input_.bytes != InputBytes(request, limits)) return std::nullopt;
+  return ReadInput(step);
+}
+
+std::byte* StepRegions::AllocateOutput(uint64_t bytes) {
+  output_bytes_ = in_place_ ? input_bytes_ : std::make_shared_for_overwrite<std::byte[]>(bytes);
+  return output_bytes_.get();
+}
+
+std::optional<Outcome> StepRegions::WriteOutput() const {
+  if (output_bytes_ == nullptr) return std::nullopt;
+  const absl::Status status = output_.region->Write(output_.offset, {output_bytes_.get(), output_.bytes});
+  if (status.ok()) return std::nullopt;
+  return Failed(absl::StatusCode::kDataLoss,
+                absl::StrCat("the step was applied and its output is lost: ", std::string(status.message())),
+                MakeDetail(Reason::kInvalidField, "output.region", "", std::string(status.message())));
+}
+
+}  // namespace pleiad

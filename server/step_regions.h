@@ -1,0 +1,70 @@
+// What one step takes from regions and puts into them. Tensors pass through memory of the server, which is the step's
+// alone, so that nothing a client does to its file meanwhile changes a step that was checked.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+
+#include "core/engine/engine.h"
+#include "pleiad/v1/ple.pb.h"
+#include "server/limits.h"
+#include "server/regions.h"
+
+namespace pleiad {
+
+// Whether the peer of a call may name regions, and if not why.
+struct RegionAccess {
+  RegionTable* table = nullptr;
+  const char* refusal = "";  // reads after the name of a field
+};
+
+// Bytes that a step's regions hold beside its message: of what is read, and of an output that does not take the place
+// of its input. 0 for what will be refused.
+uint64_t RegionBytes(const v1::ForwardRequest& request, const ServiceLimits& limits);
+
+// Its calls come one after another.
+class StepRegions {
+ public:
+  // Finds the regions that `request` names, and reads them into `step`, whose `input` and `token_ids` they replace.
+  // An outcome: why the step is refused. Blocks as reads of memory files do.
+  std::optional<Outcome> Begin(const v1::ForwardRequest& request, const RegionAccess& access,
+                               const ServiceLimits& limits, StepRequest* step);
+
+  bool has_output() const { return output_.region != nullptr; }
+  // Where the device writes the output, `bytes` long; with has_output.
+  std::byte* AllocateOutput(uint64_t bytes);
+  // Writes the output to its region; with has_output, after the device. An outcome: the step was applied, and its
+  // output is lost.
+  std::optional<Outcome> WriteOutput() const;
+  // Of the output, as the response tells it.
+  const v1::RegionRef& output_ref() const { return output_ref_; }
+
+ private:
+  struct Span {
+    std::shared_ptr<const Region> region;
+    uint64_t offset = 0;
+    uint64_t bytes = 0;
+
+    bool Overlaps(const Span& other) const {
+      return region != nullptr && other.region != nullptr &&
+             region->Overlaps(offset, bytes, *other.region, other.offset, other.bytes);
+    }
+  };
+
+  static std::optional<Outcome> Find(const v1::RegionRef& ref, const char* field, const RegionAccess& access,
+                                     Span* span);
+  std::optional<Outcome> FindAll(const v1::ForwardRequest& request, const RegionAccess& access,
+                                 const ServiceLimits& limits);
+  std::optional<Outcome> ReadTokens(StepRequest* step) const;
+  std::optional<Outcome> ReadInput(StepRequest* step);
+
+  Span tokens_, input_, output_;
+  v1::RegionRef output_ref_;
+  bool in_place_ = false;
+  std::shared_ptr<std::byte[]> input_bytes_;
+  std::shared_ptr<std::byte[]> output_bytes_;
+};
+
+}  // namespace pleiad

@@ -1,0 +1,215 @@
+#include "server/regions.h"
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "tests/support/temp_dir.h"
+
+namespace pleiad {
+namespace {
+
+using ::testing::HasSubstr;
+
+class RegionTableTest : public ::testing::Test {
+ protected:
+  RegionTableTest() { std::filesystem::create_directory(shm()); }
+
+  std::string shm() const { return dir_ / "shm"; }
+  std::string WriteFile(const std::string& name, const std::string& bytes) {
+    const std::string path = shm() + "/" + name;
+    std::ofstream(path, std::ios::binary) << bytes;
+    return path;
+  }
+  std::unique_ptr<RegionTable> Open(const RegionLimits& limits = {}) {
+    auto table = RegionTable::Open(shm(), limits);
+    EXPECT_TRUE(table.ok()) << table.status();
+    return *std::move(table);
+  }
+  static v1::AttachRegionsRequest File(const std::string& path, uint64_t offset, uint64_t bytes) {
+    v1::AttachRegionsRequest request;
+    request.set_kind(v1::REGION_KIND_SHM_FILE);
+    request.set_path(path);
+    request.set_offset(offset);
+    request.set_bytes(bytes);
+    return request;
+  }
+  // The region, which `owner` has from then on.
+  std::shared_ptr<const Region> Attach(RegionTable& table, const v1::AttachRegionsRequest& request,
+                                       const void* owner = nullptr) {
+    const RegionTable::Attached attached = table.Attach(request, owner);
+    EXPECT_TRUE(attached.outcome.ok()) << attached.outcome.message;
+    return table.Find(attached.id);
+  }
+  static void ExpectRefused(RegionTable& table, const v1::AttachRegionsRequest& request, const std::string& field,
+                            const std::string& rule, absl::StatusCode code = absl::StatusCode::kInvalidArgument) {
+    const RegionTable::Attached attached = table.Attach(request, nullptr);
+    EXPECT_EQ(attached.outcome.code, code) << attached.outcome.message;
+    EXPECT_EQ(attached.id, 0u);
+    ASSERT_EQ(attached.outcome.details.size(), 1u);
+    EXPECT_EQ(attached.outcome.details[0].field, field);
+    EXPECT_THAT(attached.outcome.message, HasSubstr(rule));
+    EXPECT_EQ(table.stats().regions, 0u);
+    EXPECT_EQ(table.stats().bytes, 0u);
+  }
+  static std::string Read(const Region& region, uint64_t offset, size_t bytes) {
+    std::string out(bytes, '\0');
+    EXPECT_TRUE(region.Read(offset, {reinterpret_cast<std::byte*>(out.data()), bytes}).ok());
+    return out;
+  }
+  static absl::Span<const std::byte> Bytes(const std::string& text) {
+    return {reinterpret_cast<const std::byte*>(text.data()), text.size()};
+  }
+
+  testing::TempDir dir_;
+};
+
+TEST_F(RegionTableTest, ReadsAndWritesItsPartOfTheFileAlone) {
+  const std::string path = WriteFile("a", "0123456789");
+  const auto table = Open();
+  const auto region = Attach(*table, File("a", 2, 6));
+  ASSERT_NE(region, nullptr);
+  EXPECT_EQ(Read(*region, 1, 4), "3456");
+  ASSERT_TRUE(region->Write(2, Bytes("xyz")).ok());
+  std::string all;
+  std::getline(std::ifstream(path), all);
+  EXPECT_EQ(all, "0123xyz789");
+}
+
+TEST_F(RegionTableTest, PathsThatLeaveTheFolderAreRefused) {
+  std::ofstream(dir_ / "outside") << "secret";
+  WriteFile("real", "0123");
+  std::filesystem::create_directory(shm() + "/folder");
+  std::filesystem::create_symlink(dir_ / "outside", shm() + "/link");
+  std::filesystem::create_symlink("real", shm() + "/inner_link");
+  std::filesystem::create_directory_symlink(dir_.path(), shm() + "/up");
+  const auto table = Open();
+  for (const char* path : {"../outside", "folder/../../outside", "link", "inner_link", "up/outside", "absent",
+                           "/dev/null", "folder/../../shm/real", "/proc/self/fd/0", "folder/", "."}) {
+    SCOPED_TRACE(path);
+    ExpectRefused(*table, File(path, 0, 4), "path", "must be a");
+  }
+  ExpectRefused(*table, File(dir_ / "outside", 0, 4), "path", "beneath --shm-dir");
+  // The rule is about leaving.
+  EXPECT_NE(Attach(*table, File("folder/../real", 0, 4)), nullptr);
+}
+
+TEST_F(RegionTableTest, WhatIsNoFileOfOneNameIsRefused) {
+  ASSERT_EQ(::mkfifo((shm() + "/fifo").c_str(), 0600), 0);
+  std::filesystem::create_directory(shm() + "/folder");
+  WriteFile("twice", "0123");
+  std::filesystem::create_hard_link(shm() + "/twice", shm() + "/other_name");
+  const auto table = Open();
+  ExpectRefused(*table, File("fifo", 0, 4), "path", "regular file");
+  ExpectRefused(*table, File("folder", 0, 4), "path", "beneath");
+  ExpectRefused(*table, File("twice", 0, 4), "path", "must have one name, and has 2");
+}
+
+TEST_F(RegionTableTest, FieldsAreChecked) {
+  WriteFile("a", "0123");
+  const auto table = Open();
+  constexpr uint64_t kMost = std::numeric_limits<uint64_t>::max();
+  ExpectRefused(*table, File("a", 0, 0), "bytes", "must be positive");
+  ExpectRefused(*table, File("a", 0, 5), "offset", "must lie in the file, which has 4 bytes");
+  ExpectRefused(*table, File("a", 4, 1), "offset", "must lie in the file");
+  ExpectRefused(*table, File("a", kMost, 2), "offset", "below 2^63");
+  ExpectRefused(*table, File("a", 1, kMost), "offset", "below 2^63");
+  ExpectRefused(*table, File("a", uint64_t{1} << 63, 1), "offset", "below 2^63");
+  ExpectRefused(*table, File("", 0, 4), "path", "1 to 1024 bytes");
+  ExpectRefused(*table, File(std::string(1025, 'a'), 0, 4), "path", "1 to 1024 bytes");
+  ExpectRefused(*table, File(std::string("a\0b", 3), 0, 4), "path", "none of them 0");
+  v1::AttachRegionsRequest request = File("a", 0, 4);
+  request.clear_kind();
+  ExpectRefused(*table, request, "kind", "REGION_KIND_SHM_FILE");
+  request.set_kind(static_cast<v1::RegionKind>(9));
+  ExpectRefused(*table, request, "kind", "REGION_KIND_SHM_FILE");
+  request.set_kind(v1::REGION_KIND_CUDA_IPC);
+  ExpectRefused(*table, request, "kind", "not supported");
+  for (const auto& [field, set] : std::vector<std::pair<std::string, std::function<void(v1::AttachRegionsRequest&)>>>{
+           {"memory_handle", [](v1::AttachRegionsRequest& r) { r.set_memory_handle("x"); }},
+           {"gpu_uuid", [](v1::AttachRegionsRequest& r) { r.set_gpu_uuid("x"); }},
+           {"ready_event", [](v1::AttachRegionsRequest& r) { r.set_ready_event("x"); }},
+           {"done_event", [](v1::AttachRegionsRequest& r) { r.set_done_event("x"); }}}) {
+    request = File("a", 0, 4);
+    set(request);
+    ExpectRefused(*table, request, field, "must be unset");
+  }
+  EXPECT_NE(Attach(*table, File("a", 0, 4)), nullptr);
+}
+
+TEST_F(RegionTableTest, CountsAndBytesAreBounded) {
+  WriteFile("a", std::string(100, 'a'));
+  const int one = 1, two = 2;
+  const auto table = Open({.of_stream = 2, .regions = 3, .bytes = 50});
+  Attach(*table, File("a", 0, 10), &one);
+  Attach(*table, File("a", 10, 10), &one);
+  EXPECT_THAT(table->Attach(File("a", 20, 10), &one).outcome.message, HasSubstr("at most 2"));
+  EXPECT_THAT(table->Attach(File("a", 20, 31), &two).outcome.message, HasSubstr("at most 30 of 50"));
+  Attach(*table, File("a", 20, 30), &two);
+  EXPECT_EQ(table->Attach(File("a", 50, 1), &two).outcome.code, absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(table->stats().regions, 3u);
+  EXPECT_EQ(table->stats().bytes, 50u);
+  table->Detach(&one);
+  EXPECT_EQ(table->stats().bytes, 30u);
+  Attach(*table, File("a", 50, 20), &one);
+}
+
+TEST_F(RegionTableTest, OfOneStreamNoneOverlap) {
+  WriteFile("a", std::string(100, 'a'));
+  WriteFile("b", std::string(100, 'b'));
+  const int one = 1, two = 2;
+  const auto table = Open();
+  Attach(*table, File("a", 10, 10), &one);
+  for (const auto& [offset, bytes] : std::vector<std::pair<uint64_t, uint64_t>>{{10, 10}, {0, 11}, {19, 5}, {12, 2}}) {
+    EXPECT_THAT(table->Attach(File("a", offset, bytes), &one).outcome.message, HasSubstr("overlaps")) << offset;
+  }
+  Attach(*table, File("a", 0, 10), &one);
+  Attach(*table, File("a", 20, 10), &one);
+  Attach(*table, File("b", 10, 10), &one);
+  Attach(*table, File("a", 10, 10), &two);  // a client that comes back before its old stream is gone
+}
+
+TEST_F(RegionTableTest, AFileCutShortIsAnErrorAndIsNotMadeLonger) {
+  const std::string path = WriteFile("a", std::string(100, 'a'));
+  const auto table = Open();
+  const auto region = Attach(*table, File("a", 50, 50));
+  ASSERT_EQ(::truncate(path.c_str(), 70), 0);
+  std::string out(20, '\0');
+  const auto span = absl::MakeSpan(reinterpret_cast<std::byte*>(out.data()), out.size());
+  EXPECT_TRUE(region->Read(0, span).ok());
+  EXPECT_EQ(region->Read(1, span).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(region->CheckFile(0, 50).message()), HasSubstr("has 70 bytes now and must have 100"));
+  EXPECT_TRUE(region->Write(0, span).ok());
+  EXPECT_EQ(region->Write(1, span).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(std::filesystem::file_size(path), 70u);
+}
+
+TEST_F(RegionTableTest, ARegionOutlivesItsFilesNameAndItsStreamWhileSomebodyHoldsIt) {
+  const std::string path = WriteFile("a", "0123");
+  const int one = 1;
+  const auto table = Open();
+  const uint64_t id = table->Attach(File("a", 0, 4), &one).id;
+  const auto held = table->Find(id);
+  std::filesystem::remove(path);
+  table->Detach(&one);
+  EXPECT_EQ(table->Find(id), nullptr);
+  EXPECT_EQ(Read(*held, 0, 4), "0123");
+}
+
+TEST_F(RegionTableTest, AFolderThatIsNoneIsNamed) {
+  const auto table = RegionTable::Open(dir_ / "absent");
+  EXPECT_EQ(table.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(table.status().message()), HasSubstr("--shm-dir"));
+}
+
+}  // namespace
+}  // namespace pleiad
