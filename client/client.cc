@@ -44,6 +44,10 @@ absl::StatusOr<LookupResult> Client::Lookup(const LookupQuery& query) { return c
 
 absl::StatusOr<HealthState> Client::Health(const std::string& service) { return connection_->Health(service); }
 
+absl::StatusOr<std::unique_ptr<SharedRegion>> Client::ShareMemory(const std::string& shm_dir, uint64_t bytes) {
+  return SharedRegion::Create(connection_, shm_dir, bytes);
+}
+
 absl::StatusOr<std::unique_ptr<StepStream>> Client::OpenStream(const StreamOptions& options) {
   if (absl::Status s = options.Validate(); !s.ok()) return s;
   return StepStream::Create(connection_, model_, options);

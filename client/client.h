@@ -15,6 +15,7 @@
 #include "absl/status/statusor.h"
 #include "client/client_options.h"
 #include "client/sequence.h"
+#include "client/shared_region.h"
 #include "client/step_stream.h"
 #include "client/types.h"
 
@@ -48,6 +49,11 @@ class Client {
 
   // "" and "pleiad.v1.Ple": ready to serve. "pleiad.live": the process works.
   absl::StatusOr<HealthState> Health(const std::string& service = "");
+
+  // Memory for highways and outputs of steps, in `shm_dir`, which is the server's --shm-dir as this process sees it; no
+  // other has its name. Over a Unix socket, to a server with --allow-client-regions (else Unimplemented). As
+  // SharedRegion::Create.
+  absl::StatusOr<std::unique_ptr<SharedRegion>> ShareMemory(const std::string& shm_dir, uint64_t bytes);
 
   // InvalidArgument on bad options. Connects when the first step is submitted.
   absl::StatusOr<std::unique_ptr<StepStream>> OpenStream(const StreamOptions& options = {});

@@ -33,7 +33,8 @@ struct WireStep {
   Highway highway = {};
   OutputKind output_kind = OutputKind::kHighway;
   std::optional<DType> output_dtype = {};  // absent: as the input
-  uint32_t timeout_ms = 0;                 // 0: none
+  std::optional<RegionSpan> output_region = {};
+  uint32_t timeout_ms = 0;  // 0: none
 
   // Whether the bytes of the highway are part of it.
   bool sends_highway() const { return mode == StepMode::kForward && !highway.zeros && !highway.data.empty(); }
@@ -65,6 +66,13 @@ class StepConnection {
   virtual absl::Status Finish() = 0;
 };
 
+// A region of the server's for as long as this lives.
+class RegionLease {
+ public:
+  virtual ~RegionLease() = default;
+  virtual uint64_t id() const = 0;
+};
+
 // Thread-safe. Calls block for one round trip, at most the timeout of ClientOptions, then DeadlineExceeded; they
 // return the server's status, with its details (error_info.h), or Unavailable when no server is reached.
 class Connection {
@@ -88,6 +96,8 @@ class Connection {
   virtual absl::StatusOr<HealthState> Health(const std::string& service) = 0;
   // Never null; a stream that could not be made ends at once. It lives no longer than this.
   virtual std::unique_ptr<StepConnection> OpenStream() = 0;
+  // The first `bytes` of a file of the server's --shm-dir. It lives no longer than this.
+  virtual absl::StatusOr<std::unique_ptr<RegionLease>> AttachFile(const std::string& path, uint64_t bytes) = 0;
 };
 
 // A gRPC connection, with the message limits that the server's own limits call for. Blocks until the server has

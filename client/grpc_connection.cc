@@ -13,23 +13,17 @@
 #include "client/internal/convert.h"
 #include "client/internal/mutex.h"
 #include "client/internal/raw_stream.h"
+#include "client/internal/region_stream.h"
 #include "pleiad/v1/ple.grpc.pb.h"
 #include "proto/wire/forward_message.h"
 
 namespace pleiad::client {
 namespace {
 
+using internal::CallStatus;
 using internal::MakeChannel;
 using internal::ToReply;
-using internal::ToStatus;
 using internal::ToWire;
-
-absl::Status CallStatus(const grpc::Status& status, const grpc::ClientContext& context) {
-  if (status.ok()) return absl::OkStatus();
-  const auto& trailers = context.GetServerTrailingMetadata();
-  const auto it = trailers.find(internal::kStatusMetadata);
-  return ToStatus(status, it == trailers.end() ? std::string() : std::string(it->second.data(), it->second.size()));
-}
 
 // The largest answer of Forward, Lookup and Snapshot, with room for what surrounds it.
 int ReceiveBytes(const ModelInfo& model) {
@@ -202,6 +196,17 @@ class GrpcConnection final : public Connection {
   }
 
   std::unique_ptr<StepConnection> OpenStream() override { return std::make_unique<GrpcStepConnection>(channel_); }
+
+  absl::StatusOr<std::unique_ptr<RegionLease>> AttachFile(const std::string& path, uint64_t bytes) override {
+    v1::AttachRegionsRequest request;
+    request.set_kind(v1::REGION_KIND_SHM_FILE);
+    request.set_path(path);
+    request.set_bytes(bytes);
+    auto stream = std::make_unique<internal::RegionStream>(stub_.get());
+    const absl::Time deadline = absl::Now() + std::min(options_.rpc_timeout, absl::Hours(24));
+    if (absl::Status s = stream->Attach(request, absl::ToChronoTime(deadline)); !s.ok()) return s;
+    return stream;
+  }
 
  private:
   struct ReleaseCall {

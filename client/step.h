@@ -34,6 +34,9 @@ struct Step {
   // succeeds. It may be the highway's memory. Empty: StepResult.output.
   absl::Span<std::byte> output = {};
   bool output_pieces = false;  // the output comes uncopied, as StepResult.output_pieces; without `output`
+  // Where the server writes the output, apart from the highway: a step that is sent again needs that as it was. Then
+  // StepResult has none.
+  std::optional<RegionSpan> output_region = {};
   absl::Duration timeout = absl::InfiniteDuration();  // on the server, from arrival; whole milliseconds
 };
 

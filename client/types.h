@@ -68,12 +68,20 @@ struct ModelInfo {
   uint32_t heads() const { return ngram_size < 2 ? 0 : (ngram_size - 1) * heads_per_ngram; }
 };
 
+// Part of a SharedRegion.
+struct RegionSpan {
+  uint64_t region_id = 0;
+  uint64_t offset = 0;
+  uint64_t bytes = 0;
+};
+
 // [sum of num_tokens, channels], row-major, little-endian.
 struct Highway {
   DType dtype = DType::kF32;
   // Empty where `zeros` is set or there are no tokens. Valid until the step is answered, and unchanged.
   absl::Span<const std::byte> data = {};
-  bool zeros = false;  // a highway of zeros, of which nothing is sent
+  bool zeros = false;                     // a highway of zeros, of which nothing is sent
+  std::optional<RegionSpan> region = {};  // instead of `data`: where it lies in memory shared with the server
   // When set, `data` is sent from where it lies, and the last reference that the library has to the owner goes once
   // gRPC needs the memory no more: after a break that may be later than the answer, though what the memory then holds
   // is of no matter. Without an owner the bytes are copied once.

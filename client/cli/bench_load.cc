@@ -117,30 +117,41 @@ class Bench {
         actor->rng.seed(rng());
         for (uint32_t n = 0; n < options_.sequences_per_request && i < loads_[load].sequences; ++n, ++i) {
           ++actor->sequences;
-          if (options_.transport == Transport::kEcho) continue;
+          if (IsEcho(options_.transport)) continue;
           absl::StatusOr<Sequence> sequence = client_->OpenSequence({.label = "pleiad bench"});
           if (!sequence.ok()) return sequence.status();
           actor->request.sequences.push_back(*std::move(sequence));
         }
-        FillTensors(actor.get());
+        if (absl::Status s = FillTensors(actor.get()); !s.ok()) return s;
         actors_.push_back(std::move(actor));
       }
     }
     return absl::OkStatus();
   }
 
-  void FillTensors(Actor* actor) const {
-    const size_t values = actor->tokens() * client_->model().channels;
+  absl::Status FillTensors(Actor* actor) const {
     const size_t width = ValueBytes(options_.transport);
+    const bool small = options_.transport == Transport::kEcho64;
+    const size_t values = small ? 64 / width : actor->tokens() * client_->model().channels;
     BenchRequest& request = actor->request;
     request.token_ids.resize(actor->tokens());
-    request.highway = std::make_shared<std::vector<std::byte>>(values * width);
+    if (options_.transport == Transport::kShm) {
+      auto region = client_->ShareMemory(options_.shm_dir, 2 * values * width);
+      if (!region.ok()) return region.status();
+      request.region = *std::move(region);
+      request.highway = request.region->data().first(values * width);
+    } else {
+      auto bytes = std::make_shared<std::vector<std::byte>>(values * width);
+      request.highway = absl::MakeSpan(*bytes);
+      request.owner = std::move(bytes);
+    }
     std::uniform_real_distribution<float> uniform(-1, 1);
     for (size_t i = 0; i < values; ++i) {
       const float value = uniform(actor->rng);
       // BF16 is the upper half of F32.
-      std::memcpy(request.highway->data() + i * width, reinterpret_cast<const std::byte*>(&value) + 4 - width, width);
+      std::memcpy(request.highway.data() + i * width, reinterpret_cast<const std::byte*>(&value) + 4 - width, width);
     }
+    return absl::OkStatus();
   }
 
   void RunLoads() {
@@ -201,7 +212,7 @@ class Bench {
   void Stamp(Actor* actor) const {
     const float value = static_cast<float>(actor->sent_steps++ % 128) / 128;
     const size_t width = ValueBytes(options_.transport);
-    std::vector<std::byte>& highway = *actor->request.highway;
+    const absl::Span<std::byte> highway = actor->request.highway;
     for (size_t at = 0; at + width <= highway.size(); at += kBlock) {
       std::memcpy(highway.data() + at, reinterpret_cast<const std::byte*>(&value) + 4 - width, width);
     }

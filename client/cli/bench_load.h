@@ -37,9 +37,10 @@ struct BenchOptions {
   // step before unanswered waits, and its latency counts from its arrival. 0: closed.
   double rate = 0;
   Arrivals arrivals = Arrivals::kPoisson;
-  std::string address = {};  // of the server, for kEcho
-  std::string metrics = {};  // HOST:PORT of the server's metrics, for its CPU time; empty: not asked
-  uint32_t seed = 1;         // of tokens, highways and arrivals
+  std::string address = {};          // of the server, for kEcho
+  std::string shm_dir = "/dev/shm";  // of the server, for kShm
+  std::string metrics = {};          // HOST:PORT of the server's metrics, for its CPU time; empty: not asked
+  uint32_t seed = 1;                 // of tokens, highways and arrivals
 
   absl::Status Validate() const;
 };

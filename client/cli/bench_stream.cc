@@ -28,18 +28,29 @@ class StepSender final : public BenchStream {
       step.segments.push_back({&sequence, request->tokens_per_step});
     }
     step.token_ids = request->token_ids;
-    step.highway.data = *request->highway;
-    step.highway.owner = request->highway;
-    step.output_pieces = true;
-    step.highway.dtype = transport_ == Transport::kInline ? client::DType::kF32 : client::DType::kBf16;
-    step.output_kind = transport_ == Transport::kInline ? client::OutputKind::kHighway : client::OutputKind::kDelta;
-    stream_->Submit(std::move(step), [done = std::move(done)](const absl::StatusOr<client::StepResult>& result) {
-      const Clock::time_point arrival = Clock::now();
-      if (!result.ok()) return done(result.status());
-      MarkSum sum;
-      for (const auto& piece : result->output_pieces.pieces) sum.Add(piece);
-      done(BenchAnswer{result->stats, sum.value(), arrival});
-    });
+    const bool halves = transport_ == Transport::kBf16Delta;
+    step.highway.dtype = halves ? client::DType::kBf16 : client::DType::kF32;
+    step.output_kind = halves ? client::OutputKind::kDelta : client::OutputKind::kHighway;
+    const uint64_t bytes = request->highway.size();
+    absl::Span<const std::byte> output;
+    if (transport_ == Transport::kShm) {
+      step.highway.region = request->region->Span(0, bytes);
+      step.output_region = request->region->Span(bytes, bytes);
+      output = request->region->data().subspan(bytes);
+    } else {
+      step.highway.data = request->highway;
+      step.highway.owner = request->owner;
+      step.output_pieces = true;
+    }
+    stream_->Submit(std::move(step),
+                    [output, done = std::move(done)](const absl::StatusOr<client::StepResult>& result) {
+                      const Clock::time_point arrival = Clock::now();
+                      if (!result.ok()) return done(result.status());
+                      MarkSum sum;
+                      if (!output.empty()) sum.Add(output);
+                      for (const auto& piece : result->output_pieces.pieces) sum.Add(piece);
+                      done(BenchAnswer{result->stats, sum.value(), arrival});
+                    });
   }
 
  private:
@@ -49,20 +60,21 @@ class StepSender final : public BenchStream {
 
 class EchoSender final : public BenchStream {
  public:
-  explicit EchoSender(const std::string& address) : stream_(address) {}
+  EchoSender(const std::string& address, Transport transport) : stream_(address), transport_(transport) {}
 
   void Send(BenchRequest* request, Callback done) override {
     // About what a request has around its tensor: ids of three bytes, segments with ids and positions.
-    const std::string head(
-        24 + 3 * request->token_ids.size() + 16 * request->token_ids.size() / std::max(1u, request->tokens_per_step),
-        'h');
-    auto* owner = new std::shared_ptr<std::vector<std::byte>>(request->highway);
+    const std::string head(transport_ == Transport::kEcho64
+                               ? 0
+                               : 24 + 3 * request->token_ids.size() +
+                                     16 * request->token_ids.size() / std::max(1u, request->tokens_per_step),
+                           'h');
+    auto* owner = new std::shared_ptr<const void>(request->owner);
     const grpc::Slice slices[] = {
-        grpc::Slice(head),
-        grpc::Slice(
-            request->highway->data(), request->highway->size(),
-            [](void* held) { delete static_cast<std::shared_ptr<std::vector<std::byte>>*>(held); }, owner)};
-    stream_.Send(grpc::ByteBuffer(slices, 2), [skip = head.size(), size = head.size() + request->highway->size(),
+        grpc::Slice(head), grpc::Slice(
+                               request->highway.data(), request->highway.size(),
+                               [](void* held) { delete static_cast<std::shared_ptr<const void>*>(held); }, owner)};
+    stream_.Send(grpc::ByteBuffer(slices, 2), [skip = head.size(), size = head.size() + request->highway.size(),
                                                done = std::move(done)](absl::StatusOr<grpc::ByteBuffer> message) {
       done(message.ok() ? Check(*message, skip, size) : message.status());
     });
@@ -86,16 +98,18 @@ class EchoSender final : public BenchStream {
   }
 
   EchoStream stream_;
+  const Transport transport_;
 };
 
 }  // namespace
 
 absl::StatusOr<Transport> ParseTransport(const std::string& text) {
-  for (const Transport transport : {Transport::kInline, Transport::kBf16Delta, Transport::kEcho}) {
+  for (const Transport transport :
+       {Transport::kInline, Transport::kBf16Delta, Transport::kShm, Transport::kEcho, Transport::kEcho64}) {
     if (text == Name(transport)) return transport;
   }
-  if (text == "shm" || text == "cuda-ipc") return absl::InvalidArgumentError(absl::StrCat(text, ": is not built yet"));
-  return absl::InvalidArgumentError(absl::StrCat(text, ": must be inline, bf16-delta or echo"));
+  if (text == "cuda-ipc") return absl::InvalidArgumentError(absl::StrCat(text, ": is not built yet"));
+  return absl::InvalidArgumentError(absl::StrCat(text, ": must be inline, bf16-delta, shm, echo or echo-64"));
 }
 
 const char* Name(Transport transport) {
@@ -104,8 +118,12 @@ const char* Name(Transport transport) {
       return "inline";
     case Transport::kBf16Delta:
       return "bf16-delta";
+    case Transport::kShm:
+      return "shm";
     case Transport::kEcho:
       return "echo";
+    case Transport::kEcho64:
+      return "echo-64";
   }
   return "?";
 }
@@ -114,7 +132,7 @@ size_t ValueBytes(Transport transport) { return transport == Transport::kBf16Del
 
 absl::StatusOr<std::unique_ptr<BenchStream>> OpenBenchStream(client::Client* client, Transport transport,
                                                              const std::string& address) {
-  if (transport == Transport::kEcho) return std::make_unique<EchoSender>(address);
+  if (IsEcho(transport)) return std::make_unique<EchoSender>(address, transport);
   absl::StatusOr<std::unique_ptr<client::StepStream>> stream = client->OpenStream();
   if (!stream.ok()) return stream.status();
   return std::make_unique<StepSender>(*std::move(stream), transport);

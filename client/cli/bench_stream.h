@@ -18,14 +18,18 @@ namespace pleiad::cli {
 enum class Transport : uint8_t {
   kInline,     // tensors in the messages, F32 and HIGHWAY
   kBf16Delta,  // the same, BF16 and DELTA
+  kShm,        // as kInline, in memory shared with the server
   kEcho,       // messages of the size of kInline to a server that sends them back: tests/bench/bench_server
+  kEcho64,     // the same, of 64 bytes
 };
 
-// "inline", "bf16-delta" or "echo"; InvalidArgument on what is not built, by name.
+// By its name; InvalidArgument on what is not built too.
 absl::StatusOr<Transport> ParseTransport(const std::string& text);
 const char* Name(Transport transport);
 // Of a tensor's value.
 size_t ValueBytes(Transport transport);
+
+constexpr bool IsEcho(Transport transport) { return transport == Transport::kEcho || transport == Transport::kEcho64; }
 
 // Some sequences' request, one in flight.
 struct BenchRequest {
@@ -33,7 +37,9 @@ struct BenchRequest {
   uint32_t tokens_per_step = 1;
   std::vector<client::Sequence> sequences = {};  // none of kEcho
   std::vector<uint32_t> token_ids = {};
-  std::shared_ptr<std::vector<std::byte>> highway = {};
+  absl::Span<std::byte> highway = {};
+  std::shared_ptr<const void> owner = {};             // of the highway
+  std::shared_ptr<client::SharedRegion> region = {};  // of kShm: the highway, and behind it the output
 };
 
 struct BenchAnswer {

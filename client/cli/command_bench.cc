@@ -72,9 +72,11 @@ void AddBench(CLI::App* app, int* exit) {
       command
           ->add_option(
               "--transport", flags->transport,
-              "inline: F32 highway in the message, HIGHWAY output; bf16-delta: BF16, DELTA; echo: messages of the "
-              "size of inline, to a pleiad-bench-server that sends them back as they came")
+              "inline: F32 highway in the message, HIGHWAY output; bf16-delta: BF16, DELTA; shm: as inline, in memory "
+              "shared with a server that has --allow-client-regions; echo: messages of the size of inline, to a "
+              "pleiad-bench-server that sends them back as they came; echo-64: of 64 bytes")
           ->capture_default_str();
+  command->add_option("--shm-dir", bench.shm_dir, "with --transport shm: the server's")->capture_default_str();
   command->add_flag("--bf16", flags->bf16, "short for --transport bf16-delta")->excludes(transport);
   command
       ->add_option("--rate", bench.rate,

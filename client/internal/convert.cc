@@ -29,6 +29,13 @@ absl::Status ToStatus(const grpc::Status& status, const std::string& details) {
   return result;
 }
 
+absl::Status CallStatus(const grpc::Status& status, const grpc::ClientContext& context) {
+  if (status.ok()) return absl::OkStatus();
+  const auto& trailers = context.GetServerTrailingMetadata();
+  const auto it = trailers.find(kStatusMetadata);
+  return ToStatus(status, it == trailers.end() ? std::string() : std::string(it->second.data(), it->second.size()));
+}
+
 ModelInfo ToModelInfo(const v1::GetModelResponse& response) {
   ModelInfo info;
   info.model_id = response.model_id();
@@ -107,6 +114,12 @@ void ToWire(const LookupQuery& query, v1::LookupRequest* out) {
   out->set_want_embeddings(query.want_embeddings);
 }
 
+void ToWire(const RegionSpan& span, v1::RegionRef* out) {
+  out->set_region_id(span.region_id);
+  out->set_offset(span.offset);
+  out->set_bytes(span.bytes);
+}
+
 void ToWireHead(const WireStep& step, v1::ForwardRequest* out) {
   out->set_request_id(step.request_id);
   out->set_epoch(step.epoch);
@@ -125,6 +138,11 @@ void ToWireHead(const WireStep& step, v1::ForwardRequest* out) {
   out->mutable_output()->set_kind(step.output_kind == OutputKind::kHighway ? v1::OUTPUT_KIND_HIGHWAY
                                                                            : v1::OUTPUT_KIND_DELTA);
   if (step.output_dtype.has_value()) out->mutable_output()->set_dtype(ToWire(*step.output_dtype));
+  if (step.output_region.has_value()) ToWire(*step.output_region, out->mutable_output()->mutable_region());
+  if (step.highway.region.has_value()) {
+    out->mutable_highway()->set_dtype(ToWire(step.highway.dtype));
+    ToWire(*step.highway.region, out->mutable_highway()->mutable_region());
+  }
   if (!step.highway.zeros) return;
   out->mutable_highway()->set_dtype(ToWire(step.highway.dtype));
   out->mutable_highway()->set_zeros(true);

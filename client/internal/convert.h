@@ -1,6 +1,7 @@
 // Between the library's plain values and the generated messages.
 #pragma once
 
+#include <grpcpp/client_context.h>
 #include <grpcpp/support/status.h>
 
 #include <string>
@@ -22,12 +23,16 @@ absl::Status ToStatus(const v1::Status& status);
 // `details`: a serialised v1::Status, or empty.
 absl::Status ToStatus(const grpc::Status& status, const std::string& details);
 
+// How a call ended, with the details that its trailing metadata has.
+absl::Status CallStatus(const grpc::Status& status, const grpc::ClientContext& context);
+
 ModelInfo ToModelInfo(const v1::GetModelResponse& response);
 SequenceStatus ToSequenceStatus(const v1::GetSequenceResponse& response);
 LayerAux ToLayerAux(v1::LayerAux* layer);
 void ToWire(const LayerAux& layer, v1::LayerAux* out);
 void ToWire(const OpenOptions& options, v1::OpenSequenceRequest* out);
 void ToWire(const LookupQuery& query, v1::LookupRequest* out);
+void ToWire(const RegionSpan& span, v1::RegionRef* out);
 // All but a highway's bytes.
 void ToWireHead(const WireStep& step, v1::ForwardRequest* out);
 v1::DType ToWire(DType dtype);

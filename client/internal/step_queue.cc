@@ -126,6 +126,17 @@ absl::Status StepQueue::Prepare(const Step& step, WireStep* wire) const {
                    .value = absl::StrCat(bytes),
                    .limit = absl::StrCat(model_.max_message_bytes)});
   }
+  const std::optional<RegionSpan>& in = step.highway.region;
+  if (in && step.mode == StepMode::kForward) {
+    const std::optional<RegionSpan>& out = step.output_region;
+    if (!out || (out->region_id == in->region_id && out->offset < in->offset + in->bytes &&
+                 in->offset < out->offset + out->bytes)) {
+      return Refuse(absl::StatusCode::kInvalidArgument,
+                    "output_region must be given and apart from highway.region: a step whose output takes the place of "
+                    "its input cannot be sent again after a broken connection",
+                    {.reason = Reason::kInvalidField, .field = "output_region"});
+    }
+  }
   uint64_t tokens = 0;
   for (const StepSegment& segment : step.segments) tokens += segment.num_tokens;
   const uint64_t output = tokens * model_.channels * ByteSize(step.output_dtype.value_or(step.highway.dtype));
@@ -188,6 +199,7 @@ void StepQueue::Add(Step step, StepCallback done) {
   wire.highway = std::move(step.highway);
   wire.output_kind = step.output_kind;
   wire.output_dtype = step.output_dtype;
+  wire.output_region = step.output_region;
   wire.timeout_ms = TimeoutMs(step.timeout);
 
   entries_.emplace(wire.request_id, entry);

@@ -29,6 +29,7 @@ class BenchServerTest : public ::testing::Test {
     Client client = testing::InProcessServer::ConnectTo(server_.address());
     BenchOptions all = options;
     all.address = address;
+    all.shm_dir = shm_.path();
     all.layer_index = client.model().layers.front().layer_index;
     absl::StatusOr<BenchReport> report = RunBench(&client, all);
     if (!report.ok()) {
@@ -39,7 +40,15 @@ class BenchServerTest : public ::testing::Test {
   }
   BenchReport Run(const BenchOptions& options) { return Run(options, server_.address()); }
 
-  testing::InProcessServer server_{kModel, nullptr, nullptr, {}, BenchParts()};
+  testing::TempDir shm_;
+  testing::InProcessServer server_{kModel,
+                                   [this](ServerFlags& flags) {
+                                     flags.allow_client_regions = true;
+                                     flags.shm_dir = shm_.path();
+                                   },
+                                   nullptr,
+                                   {},
+                                   BenchParts()};
 };
 
 BenchOptions Load(Transport transport) {
@@ -53,7 +62,8 @@ BenchOptions Load(Transport transport) {
 }
 
 TEST_F(BenchServerTest, WithoutAStageAndThroughTheEchoWhatWasSentComesBack) {
-  for (const Transport transport : {Transport::kInline, Transport::kBf16Delta, Transport::kEcho}) {
+  for (const Transport transport :
+       {Transport::kInline, Transport::kBf16Delta, Transport::kShm, Transport::kEcho, Transport::kEcho64}) {
     const BenchReport report = Run(Load(transport));
     EXPECT_EQ(report.loads[0].requests, 33u) << Name(transport);
     EXPECT_EQ(report.tokens, 3u * 13 * 37);

@@ -1,5 +1,9 @@
-// Steps inline against an echo of the same size, on one server without a stage, over a Unix socket: what the wire
-// costs.
+// Steps inline against an echo of the same size, and steps in shared memory against an echo of 64 bytes, on one server
+// without a stage, over a Unix socket: what the wire costs.
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <string>
@@ -7,6 +11,7 @@
 #include <vector>
 
 #include "CLI/CLI.hpp"
+#include "absl/strings/str_cat.h"
 #include "client/cli/bench_load.h"
 #include "client/cli/synth.h"
 #include "client/client.h"
@@ -34,6 +39,7 @@ struct Case {
   uint32_t steps;  // of a round
 };
 constexpr Case kCases[] = {{1, 400}, {64, 40}, {512, 8}};
+constexpr Case kShmCases[] = {{1, 400}, {64, 100}, {512, 16}};
 
 // Medians over rounds.
 struct Figures {
@@ -59,9 +65,28 @@ class WireBench {
     synth.config.ngram_vocab_size_base = 2000;
     if (const absl::Status s = RunSynth(synth, nullptr); !s.ok()) return Fail(s);
     address_ = "unix:" + (dir_ / "socket");
-    testing::ChildProcess server({settings_.server, "--model", synth.dir, "--listen", address_, "--metrics-listen",
-                                  "127.0.0.1:0", "--device", "cpu", "--table", "resident", "--max-tokens", "512",
-                                  "--max-sequences", "64", "--max-inflight-bytes", "2GiB", "--log-level", "warning"});
+    testing::ChildProcess server({settings_.server,
+                                  "--model",
+                                  synth.dir,
+                                  "--listen",
+                                  address_,
+                                  "--metrics-listen",
+                                  "127.0.0.1:0",
+                                  "--allow-client-regions",
+                                  "--shm-dir",
+                                  "/dev/shm",
+                                  "--device",
+                                  "cpu",
+                                  "--table",
+                                  "resident",
+                                  "--max-tokens",
+                                  "512",
+                                  "--max-sequences",
+                                  "64",
+                                  "--max-inflight-bytes",
+                                  "2GiB",
+                                  "--log-level",
+                                  "warning"});
     const std::optional<std::string> ready = server.ReadOutputLine();
     if (!ready.has_value()) return Fail(absl::UnavailableError(server.DrainError()));
     metrics_ = ready->substr(ready->rfind(' ') + 1);
@@ -102,7 +127,59 @@ class WireBench {
              {"throughput_ratio", Median(ours.tokens_per_second) / Median(echo.tokens_per_second)}});
       }
     }
+    if (const absl::Status s = MeasureShm(report); !s.ok()) return Fail(s);
     return WriteReport(report, settings_.json) ? 0 : 1;
+  }
+
+  absl::Status MeasureShm(nlohmann::json& report) {
+    std::printf("\n%6s %13s %11s %11s %15s %15s\n", "T", "echo 64 p50", "shm p50", "us more", "its copies us",
+                "shm tokens/s");
+    for (const Case& at : kShmCases) {
+      Figures echo, ours;
+      std::vector<double> copies;
+      for (uint32_t round = 0; round < settings_.rounds; ++round) {
+        for (const bool first : {true, false}) {
+          const bool is_echo = first == (round % 2 == 0);
+          const absl::Status s = Load(at, 1, is_echo ? Transport::kEcho64 : Transport::kShm, is_echo ? echo : ours);
+          if (!s.ok()) return s;
+        }
+        const absl::StatusOr<double> us = CopiesUs(at);
+        if (!us.ok()) return us.status();
+        copies.push_back(*us);
+      }
+      const double more = Median(ours.p50_us) - Median(echo.p50_us);
+      std::printf("%6u %13.1f %11.1f %11.1f %15.1f %15.0f\n", at.tokens, Median(echo.p50_us), Median(ours.p50_us), more,
+                  Median(copies), Median(ours.tokens_per_second));
+      std::fflush(stdout);
+      report["shm"].push_back({{"tokens", at.tokens},
+                               {"echo_64", echo.Json()},
+                               {"shm", ours.Json()},
+                               {"us_more", more},
+                               {"copies_us", Median(copies)}});
+    }
+    return absl::OkStatus();
+  }
+
+  // What reading a step's highway from a file in memory and writing an output of that size there takes: the floor.
+  static absl::StatusOr<double> CopiesUs(const Case& at) {
+    constexpr int kRepeats = 50;
+    const std::string path = absl::StrCat("/dev/shm/pleiad-wire-bench-", ::getpid());
+    const size_t bytes = size_t{at.tokens} * ReleasedConfig().geometry.channels() * sizeof(float);
+    const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    if (fd < 0) return absl::ErrnoToStatus(errno, path);
+    ::unlink(path.c_str());
+    std::vector<std::byte> memory(bytes);
+    bool good = ::posix_fallocate(fd, 0, static_cast<off_t>(2 * bytes)) == 0;
+    std::vector<double> us;
+    for (int i = 0; i < kRepeats && good; ++i) {
+      const auto begin = std::chrono::steady_clock::now();
+      good = ::pread(fd, memory.data(), bytes, 0) == static_cast<ssize_t>(bytes) &&
+             ::pwrite(fd, memory.data(), bytes, static_cast<off_t>(bytes)) == static_cast<ssize_t>(bytes);
+      us.push_back(std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - begin).count());
+    }
+    ::close(fd);
+    if (!good) return absl::ErrnoToStatus(errno, path);
+    return Median(us);
   }
 
   absl::Status Load(const Case& at, uint32_t in_flight, Transport transport, Figures& figures) {
@@ -129,7 +206,8 @@ class WireBench {
     return absl::OkStatus();
   }
 
-  // Targets: 90 % of the echo's throughput; p50 within 1.15 of it, or 40 us.
+  // Targets: 90 % of the echo's throughput; p50 within 1.15 of it, or 40 us. In shared memory: 60 us beyond the echo of
+  // 64 bytes, and from 64 tokens on the copies at 0.9 of their speed.
   static void Print(const Case& at, uint32_t in_flight, const Figures& echo, const Figures& ours) {
     const double floor = Median(echo.p50_us), p50 = Median(ours.p50_us);
     const double rate = Median(ours.tokens_per_second), floor_rate = Median(echo.tokens_per_second);

@@ -334,7 +334,7 @@ TEST_F(CliTest, BadFlagsAreExitCodeTwo) {
   EXPECT_EQ(Run({"bench", "--rate", "-1"}), kExitBadFlags);
   EXPECT_EQ(Run({"bench", "--arrivals", "never"}), kExitBadFlags);
   EXPECT_EQ(Run({"bench", "--bf16", "--transport", "echo"}), kExitBadFlags);
-  for (const char* transport : {"shm", "cuda-ipc", "pigeon"}) {
+  for (const char* transport : {"cuda-ipc", "pigeon"}) {
     ::testing::internal::CaptureStderr();
     EXPECT_EQ(Run({"bench", "--transport", transport}), kExitBadFlags);
     EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr(std::string("--transport ") + transport + ": "));

@@ -58,6 +58,10 @@ class FaultyConnection final : public Connection {
   absl::StatusOr<HealthState> Health(const std::string& service) override { return inner_->Health(service); }
   std::unique_ptr<StepConnection> OpenStream() override { return std::make_unique<Stream>(this, inner_->OpenStream()); }
 
+  absl::StatusOr<std::unique_ptr<RegionLease>> AttachFile(const std::string& path, uint64_t bytes) override {
+    return inner_->AttachFile(path, bytes);
+  }
+
   std::vector<LateCopy> late_copies() {
     MutexLock lock(&mutex_);
     return late_copies_;

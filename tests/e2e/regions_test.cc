@@ -3,13 +3,16 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <cstring>
 #include <filesystem>
 #include <functional>
+#include <future>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "tests/e2e/cutting_proxy.h"
 #include "tests/e2e/regions_fixture.h"
 
 namespace pleiad::testing {
@@ -66,6 +69,47 @@ TEST_F(RegionsTest, AUnaryStepAndAPrestageTakeThemToo) {
   v1::ForwardResponse got;
   ASSERT_TRUE(server_.stub().Forward(&context, request, &got).ok());
   EXPECT_EQ(region->Get(got.output().region().offset(), wanted.output().data().size()), wanted.output().data());
+}
+
+TEST_F(RegionsTest, TheClientLibrarysStepsTakeThemAndAreSentAgainFromThem) {
+  CuttingProxy proxy(shm_ / "proxy", server_.socket_path());
+  client::Client cut = InProcessServer::ConnectTo("unix:" + (shm_ / "proxy"));
+  const auto calm = *client_.OpenSequence(), shared = *cut.OpenSequence();
+  const auto stream = *client_.OpenStream(), cut_stream = *cut.OpenStream();
+  const auto region = client_.ShareMemory(shm_.path(), kRegionBytes);
+  ASSERT_TRUE(region.ok()) << region.status();
+  for (int i = 0; i < 12; ++i) {
+    const Passage passage = RandomPassage(random_, 1 + static_cast<uint32_t>(random_() % 24), client_.model());
+    const std::string wanted = RunPassage(*stream, calm, passage);
+    std::memcpy((*region)->data().data(), passage.highway.data(), wanted.size());
+    client::Step step = StepOf(shared, passage, 0, passage.size());
+    step.highway.data = {};
+    step.highway.region = (*region)->Span(0, wanted.size());
+    EXPECT_THAT(cut_stream->Run(step).status().message(), HasSubstr("output_region")) << "in place";
+    step.output_region = (*region)->Span(wanted.size() - 1, wanted.size());
+    EXPECT_THAT(cut_stream->Run(step).status().message(), HasSubstr("output_region")) << "over a part of it";
+    step.output_region = (*region)->Span(kRegionBytes / 2, wanted.size());
+    step.segments[0].position = shared.position(1);
+    if (i % 2 == 1) {
+      proxy.Hold(Direction::kReplies, 0);
+      std::promise<absl::StatusOr<client::StepResult>> answer;
+      cut_stream->Submit(step, [&](absl::StatusOr<client::StepResult> result) { answer.set_value(std::move(result)); });
+      ASSERT_TRUE(proxy.AwaitHeld(Direction::kReplies, 1));
+      proxy.Cut(CutSides::kBoth);
+      const auto result = answer.get_future().get();
+      ASSERT_TRUE(result.ok()) << result.status();
+    } else {
+      const auto result = cut_stream->Run(step);
+      ASSERT_TRUE(result.ok()) << result.status();
+      EXPECT_TRUE(result->output.empty());
+    }
+    const absl::Span<const std::byte> got = (*region)->data().subspan(kRegionBytes / 2, wanted.size());
+    ASSERT_EQ(std::memcmp(got.data(), wanted.data(), wanted.size()), 0) << "step " << i;
+  }
+  EXPECT_EQ(client_.ShareMemory(shm_ / "absent", 1).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(client_.ShareMemory(shm_.path(), 0).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(client_.ShareMemory(model_->path(), 1).status().code(), absl::StatusCode::kInvalidArgument)
+      << "another folder";
 }
 
 struct Refusal {
