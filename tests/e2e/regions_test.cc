@@ -229,7 +229,9 @@ TEST_F(RegionsTest, RegionsLiveAsLongAsTheirStreamAndAreForUnixSocketsAlone) {
       grpc::CreateChannel(server_.server().addresses().addresses[1].ToString(), grpc::InsecureChannelCredentials()));
   EXPECT_THAT(Run(*tcp, step).status().message(), HasSubstr("unix: listener"));
   grpc::ClientContext context;
-  EXPECT_EQ(tcp->AttachRegions(&context)->Finish().error_code(), grpc::StatusCode::UNIMPLEMENTED);
+  const auto attach = tcp->AttachRegions(&context);
+  attach->WritesDone();
+  EXPECT_EQ(attach->Finish().error_code(), grpc::StatusCode::UNIMPLEMENTED);
 
   v1::AttachRegionsRequest more;
   more.set_kind(v1::REGION_KIND_SHM_FILE);

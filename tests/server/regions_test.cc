@@ -92,9 +92,12 @@ TEST_F(RegionTableTest, PathsThatLeaveTheFolderAreRefused) {
   std::filesystem::create_symlink(dir_ / "outside", shm() + "/link");
   std::filesystem::create_symlink("real", shm() + "/inner_link");
   std::filesystem::create_directory_symlink(dir_.path(), shm() + "/up");
+  WriteFile("folder/deep", "0123");
+  std::filesystem::create_directory_symlink("folder", shm() + "/inner_folder");
   const auto table = Open();
-  for (const char* path : {"../outside", "folder/../../outside", "link", "inner_link", "up/outside", "absent",
-                           "/dev/null", "folder/../../shm/real", "/proc/self/fd/0", "folder/", "."}) {
+  for (const char* path :
+       {"../outside", "folder/../../outside", "link", "inner_link", "up/outside", "inner_folder/deep", "absent",
+        "/dev/null", "folder/../../shm/real", "/proc/self/fd/0", "folder/", "."}) {
     SCOPED_TRACE(path);
     ExpectRefused(*table, File(path, 0, 4), "path", "must be a");
   }
