@@ -15,6 +15,7 @@
 #include "server/admission.h"
 #include "server/limits.h"
 #include "server/rpc_counters.h"
+#include "server/stall_watch.h"
 
 namespace pleiad {
 
@@ -30,6 +31,7 @@ class ServiceState {
  public:
   ServiceState(const ServiceLimits& limits, Clock* clock)
       : admission({.requests = limits.inflight_requests, .bytes = limits.inflight_bytes}),
+        stalls(&admission, clock),
         limits_(limits),
         clock_(clock) {}
 
@@ -63,6 +65,7 @@ class ServiceState {
 
   Admission admission;
   RpcCounters counters;
+  StallWatch stalls;
 
  private:
   const ServiceLimits limits_;
