@@ -9,6 +9,8 @@
 #include <thread>
 #include <utility>
 
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "client/connection.h"
 #include "client/internal/convert.h"
 #include "client/internal/mutex.h"
@@ -74,7 +76,13 @@ class GrpcStepConnection final : public StepConnection {
   absl::Status Finish() override {
     const grpc::Status status = stream_.Finish();
     if (malformed_) return absl::InternalError("a message that is no ForwardResponse");
-    return CallStatus(status, stream_.context());
+    absl::Status ended = CallStatus(status, stream_.context());
+    // gRPC's word for a stream that the server ended to get its memory back: it may be opened again. A message that
+    // is too large has the same code and a status of its own.
+    if (absl::IsResourceExhausted(ended) && absl::StartsWith(ended.message(), "Received RST_STREAM")) {
+      return absl::UnavailableError(absl::StrCat("the server is short of memory for messages: ", ended.message()));
+    }
+    return ended;
   }
 
  private:

@@ -10,6 +10,12 @@ bool Admission::FitsStream(const Stream& stream, uint64_t bytes) const {
   return stream.requests_ + 1 <= limits_.requests / 2 && stream.bytes_ + bytes <= limits_.bytes / 2;
 }
 
+bool Admission::FitsNewcomers(const Stream& stream, uint64_t bytes) const {
+  if (Reads(stream) || newcomers_.requests == 0) return true;
+  return newcomers_.requests + 1 <= limits_.requests - limits_.requests / 8 &&
+         newcomers_.bytes + bytes <= limits_.bytes - limits_.bytes / 4;
+}
+
 bool Admission::FitsTotal(uint64_t bytes) const {
   if (used_.requests == 0 && used_.bytes == 0) return true;
   return used_.requests + 1 <= limits_.requests && used_.bytes + bytes <= limits_.bytes;
@@ -18,7 +24,7 @@ bool Admission::FitsTotal(uint64_t bytes) const {
 bool Admission::TotalIsAwaited() const {
   return std::any_of(waiters_.begin(), waiters_.end(), [this](const Waiter& waiter) {
     mutex_.AssertHeld();
-    return FitsStream(*waiter.stream, waiter.bytes);
+    return FitsStream(*waiter.stream, waiter.bytes) && FitsNewcomers(*waiter.stream, waiter.bytes);
   });
 }
 
@@ -28,21 +34,29 @@ void Admission::Take(Stream* stream, uint64_t bytes) {
   if (stream == nullptr) return;
   ++stream->requests_;
   stream->bytes_ += bytes;
+  if (Reads(*stream)) return;
+  ++newcomers_.requests;
+  newcomers_.bytes += bytes;
 }
 
 bool Admission::TryAdmit(uint64_t bytes) {
   MutexLock lock(&mutex_);
-  if (!FitsTotal(bytes) || TotalIsAwaited()) return false;
-  Take(nullptr, bytes);
-  return true;
+  if (FitsTotal(bytes) && !TotalIsAwaited()) {
+    Take(nullptr, bytes);
+    return true;
+  }
+  if (on_full_) on_full_();
+  return false;
 }
 
 bool Admission::AdmitOrWait(Stream* stream, uint64_t bytes, std::function<void()> on_room) {
   MutexLock lock(&mutex_);
-  if (FitsStream(*stream, bytes) && FitsTotal(bytes) && !TotalIsAwaited()) {
+  const bool own_half = FitsStream(*stream, bytes);
+  if (own_half && FitsNewcomers(*stream, bytes) && FitsTotal(bytes) && !TotalIsAwaited()) {
     Take(stream, bytes);
     return true;
   }
+  if (own_half && on_full_) on_full_();
   waiters_.push_back({stream, bytes, std::move(on_room)});
   return false;
 }
@@ -60,7 +74,7 @@ bool Admission::CancelWait(const Stream* stream) {
 
 void Admission::AdmitWaiters() {
   for (auto it = waiters_.begin(); it != waiters_.end();) {
-    if (!FitsStream(*it->stream, it->bytes)) {
+    if (!FitsStream(*it->stream, it->bytes) || !FitsNewcomers(*it->stream, it->bytes)) {
       ++it;
       continue;
     }
@@ -84,8 +98,14 @@ void Admission::CallReady() {
   calling_ = false;
 }
 
-void Admission::Release(Stream* stream, uint64_t bytes) {
+void Admission::Release(Stream* stream, uint64_t bytes, uint64_t taken) {
   MutexLock lock(&mutex_);
+  if (!Reads(*stream)) {
+    stream->taken_ += taken;
+    const bool reads = Reads(*stream);
+    newcomers_.requests -= reads ? stream->requests_ : 1;
+    newcomers_.bytes -= reads ? stream->bytes_ : bytes;
+  }
   --used_.requests;
   used_.bytes -= bytes;
   --stream->requests_;
@@ -106,6 +126,19 @@ void Admission::ReleaseBytes(uint64_t bytes) {
   used_.bytes -= bytes;
   AdmitWaiters();
   CallReady();
+}
+
+void Admission::NotifyWhenFull(std::function<void()> fn) {
+  MutexLock lock(&mutex_);
+  on_full_ = std::move(fn);
+}
+
+bool Admission::OthersAreWaitedFor() const {
+  MutexLock lock(&mutex_);
+  return std::any_of(waiters_.begin(), waiters_.end(), [this](const Waiter& waiter) {
+    mutex_.AssertHeld();
+    return FitsStream(*waiter.stream, waiter.bytes);
+  });
 }
 
 AdmissionLimits Admission::used() const {

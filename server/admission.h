@@ -1,8 +1,11 @@
 // Bounds what is in flight: requests and bytes, half of each per stream. Unary calls beyond the bound are refused;
 // a stream keeps the request it has read and reads no more until there is room.
 //
-// Where nothing is in flight (of the stream, or at all) a request larger than the bound is admitted alone, so none
-// waits for ever.
+// Streams that have not shown yet that they read their answers leave an eighth of the requests and a quarter of the
+// bytes to the others, so that clients that never read, however many, do not stop those that do.
+//
+// Where nothing is in flight (of the stream, of such streams, or at all) a request larger than the bound is admitted
+// alone, so none waits for ever.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +30,10 @@ class Admission {
     friend class Admission;
     uint64_t requests_ = 0;
     uint64_t bytes_ = 0;
+    uint64_t taken_ = 0;  // bytes of its answers that its client has taken
   };
+  // A stream whose client has taken so much reads: more than connections and their windows hold unread.
+  static constexpr uint64_t kReadsAfterBytes = 1 << 20;
 
   explicit Admission(AdmissionLimits limits) : limits_(limits) {}
 
@@ -43,12 +49,19 @@ class Admission {
   // True: the stream waited, and `on_room` is not called. False: it did not wait, or was admitted already.
   bool CancelWait(const Stream* stream);
 
-  void Release(Stream* stream, uint64_t bytes);
+  // `taken`: how long the answer was that the client has taken, 0 where it has not.
+  void Release(Stream* stream, uint64_t bytes, uint64_t taken = 0);
 
   // A unary call is in flight until it is answered, so that a client with one call at a time is never refused; its
   // bytes are held until gRPC has sent them.
   void ReleaseRequest();
   void ReleaseBytes(uint64_t bytes);
+
+  // `fn` is called whenever a request finds no room for what others hold, with a lock held: it calls nothing of this
+  // object. Null: no more.
+  void NotifyWhenFull(std::function<void()> fn);
+  // A stream waits for what others hold, and not for its own half.
+  bool OthersAreWaitedFor() const;
 
   // In flight now.
   AdmissionLimits used() const;
@@ -61,8 +74,10 @@ class Admission {
   };
 
   bool FitsStream(const Stream& stream, uint64_t bytes) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  static bool Reads(const Stream& stream) { return stream.taken_ >= kReadsAfterBytes; }
+  bool FitsNewcomers(const Stream& stream, uint64_t bytes) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool FitsTotal(uint64_t bytes) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Somebody waits for the total, and not for its own stream alone.
+  // Somebody waits for the total, and for nothing else.
   bool TotalIsAwaited() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Take(Stream* stream, uint64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void AdmitWaiters() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -71,7 +86,9 @@ class Admission {
 
   const AdmissionLimits limits_;
   mutable Mutex mutex_;
+  std::function<void()> on_full_ ABSL_GUARDED_BY(mutex_);
   AdmissionLimits used_ ABSL_GUARDED_BY(mutex_);
+  AdmissionLimits newcomers_ ABSL_GUARDED_BY(mutex_);  // of used_, of streams that are not known to read
   std::deque<Waiter> waiters_ ABSL_GUARDED_BY(mutex_);
   // Admitted, on_room still to be called. One thread at a time calls them, so that a release inside a callback does
   // not nest.

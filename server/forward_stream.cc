@@ -13,6 +13,7 @@ ForwardStream* ForwardStream::Start(ServiceState* state, grpc::CallbackServerCon
   stream->self_ = stream;
   state->BeginCall();
   state->AddStream(stream);
+  state->stalls.Add(stream);
   stream->ReadNext();
   return stream.get();
 }
@@ -84,8 +85,8 @@ bool ForwardStream::IsOver() {
   return cancelled_ || ending_;
 }
 
-void ForwardStream::Release(const StepPtr& step) {
-  if (step->admitted) state_->admission.Release(&admission_, step->bytes);
+void ForwardStream::Release(const StepPtr& step, uint64_t taken) {
+  if (step->admitted) state_->admission.Release(&admission_, step->bytes, taken);
 }
 
 void ForwardStream::Run(const StepPtr& step) {
@@ -124,6 +125,8 @@ void ForwardStream::Answer(const StepPtr& step, StepResult result) {
 void ForwardStream::WriteNext() {
   if (writing_ || answered_.empty()) return;
   writing_ = true;
+  write_began_ = state_->clock()->Now();
+  write_bytes_ = answered_.front()->message.Length();
   StartWrite(&answered_.front()->message);
 }
 
@@ -138,10 +141,12 @@ std::deque<ForwardStream::StepPtr> ForwardStream::TakeUnwritten() {
 
 void ForwardStream::OnWriteDone(bool ok) {
   std::deque<StepPtr> released;
+  uint64_t taken = 0;
   {
     MutexLock lock(&mutex_);
     writing_ = false;
     if (ok) {
+      taken = write_bytes_;
       released.push_back(std::move(answered_.front()));
       answered_.pop_front();
       WriteNext();
@@ -150,7 +155,7 @@ void ForwardStream::OnWriteDone(bool ok) {
       released = TakeUnwritten();
     }
   }
-  for (const StepPtr& step : released) Release(step);
+  for (const StepPtr& step : released) Release(step, taken);
   FinishIfOver();
 }
 
@@ -172,6 +177,20 @@ void ForwardStream::OnCancel() {
   FinishIfOver();
 }
 
+void ForwardStream::CancelIfStalled(absl::Time now) {
+  {
+    MutexLock lock(&mutex_);
+    if (!writing_ || cancelled_ || now - write_began_ < ReadPatience(write_bytes_)) return;
+    cancelling_ = true;
+  }
+  context_->TryCancel();
+  {
+    MutexLock lock(&mutex_);
+    cancelling_ = false;
+  }
+  FinishIfOver();
+}
+
 void ForwardStream::End() {
   {
     MutexLock lock(&mutex_);
@@ -186,7 +205,9 @@ void ForwardStream::FinishIfOver() {
   {
     MutexLock lock(&mutex_);
     const bool no_more = half_closed_ || cancelled_ || ending_;
-    if (!no_more || finished_ || writing_ || waiting_ != nullptr || !running_.empty() || !answered_.empty()) return;
+    if (!no_more || finished_ || cancelling_ || writing_ || waiting_ != nullptr || !running_.empty() ||
+        !answered_.empty())
+      return;
     finished_ = true;
     if (malformed_) outcome = MalformedRequest();
     if (ending_ && (!half_closed_ || dropped_)) outcome = Stopping();
@@ -198,6 +219,7 @@ void ForwardStream::FinishIfOver() {
 
 void ForwardStream::OnDone() {
   state_->RemoveStream(this);
+  state_->stalls.Remove(this);
   const std::shared_ptr<ForwardStream> self = std::move(self_);
   state_->EndCall();
 }

@@ -14,19 +14,24 @@
 #include "grpcpp/grpcpp.h"
 #include "server/forward_exchange.h"
 #include "server/service_state.h"
+#include "server/stall_watch.h"
 
 namespace pleiad {
 
 // Ends when the client half-closes and everything is answered, when it cancels (queued steps are cancelled, nothing
 // more is written), at bytes that are no ForwardRequest (INVALID_ARGUMENT once all before them is answered), or by
 // End(). Lives until gRPC and the engine are done with it.
-class ForwardStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>, public EndableStream {
+class ForwardStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>,
+                            public EndableStream,
+                            public StallableCall {
  public:
   // Starts reading. The result belongs to itself.
   static ForwardStream* Start(ServiceState* state, grpc::CallbackServerContext* context);
 
   // Reads no more, drops what waits for room; UNAVAILABLE once admitted steps are answered.
   void End() override;
+
+  void CancelIfStalled(absl::Time now) override;
 
   void OnReadDone(bool ok) override;
   void OnWriteDone(bool ok) override;
@@ -63,7 +68,8 @@ class ForwardStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grp
   void WriteNext() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Steps that are answered and not being written; they are dropped.
   std::deque<StepPtr> TakeUnwritten() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void Release(const StepPtr& step);
+  // `taken`: bytes of its answer that the client has taken.
+  void Release(const StepPtr& step, uint64_t taken = 0);
   void FinishIfOver() ABSL_LOCKS_EXCLUDED(mutex_);
 
   ServiceState* const state_;
@@ -78,6 +84,9 @@ class ForwardStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grp
   absl::flat_hash_set<StepPtr> running_ ABSL_GUARDED_BY(mutex_);
   std::deque<StepPtr> answered_ ABSL_GUARDED_BY(mutex_);  // the front is being written while writing_
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Time write_began_ ABSL_GUARDED_BY(mutex_);
+  uint64_t write_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool cancelling_ ABSL_GUARDED_BY(mutex_) = false;  // the context is in use
   bool half_closed_ ABSL_GUARDED_BY(mutex_) = false;
   bool malformed_ ABSL_GUARDED_BY(mutex_) = false;  // then half_closed_ too
   bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;

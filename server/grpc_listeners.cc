@@ -40,13 +40,17 @@ struct GrpcListeners::Group {
   std::unique_ptr<grpc::Server> server;
 };
 
+GrpcListeners::GrpcListeners(const ServiceLimits& limits) : quota_("pleiad-server") {
+  quota_.Resize(limits.quota_bytes);
+}
+
 absl::StatusOr<std::unique_ptr<GrpcListeners>> GrpcListeners::Open(const std::vector<ListenAddress>& addresses,
                                                                    ReflectionScope reflection, ServiceState* state,
                                                                    Health* health,
                                                                    const GenericServiceFactory& make_generic) {
   // The library is never shut down: that waits up to 10 s for a poller that a stalled write has left behind.
   [[maybe_unused]] static const bool kept = (grpc_init(), true);
-  std::unique_ptr<GrpcListeners> listeners(new GrpcListeners);
+  std::unique_ptr<GrpcListeners> listeners(new GrpcListeners(state->limits()));
   std::vector<size_t> with_reflection, without;
   for (size_t i = 0; i < addresses.size(); ++i) {
     if (addresses[i].is_unix()) PLEIAD_RETURN_IF_ERROR(RemoveStaleSocket(addresses[i].unix_path));
@@ -68,10 +72,11 @@ absl::Status GrpcListeners::OpenGroup(const std::vector<size_t>& indices, Reflec
   builder.SetMaxSendMessageSize(-1);
   // Two servers must not share a port by accident.
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
-  // Dead clients are found, and clients may look for a dead server.
-  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 60'000);
-  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 20'000);
-  builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 5'000);
+  builder.SetResourceQuota(quota_);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, static_cast<int>(kKeepaliveTime.count()));
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, static_cast<int>(kKeepaliveTimeout.count()));
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
+                             static_cast<int>(kMinPingInterval.count()));
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
   builder.RegisterService(&group->ple);
   builder.RegisterService(&group->health_service);

@@ -19,6 +19,13 @@ namespace pleiad {
 enum class Reflection : uint8_t { kOff, kOn };
 enum class ReflectionScope : uint8_t { kLocalListeners, kAllListeners };
 
+// Of every connection. A client may ask for a sign of life every 10 s, the least that gRPC clients are let to, with
+// calls or without; one that asks more often than kMinPingInterval is sent away, ENHANCE_YOUR_CALM. A client that has
+// been silent for kKeepaliveTime is asked itself, and its calls end kKeepaliveTimeout later if it does not answer.
+inline constexpr std::chrono::milliseconds kMinPingInterval = std::chrono::seconds(5);
+inline constexpr std::chrono::milliseconds kKeepaliveTime = std::chrono::seconds(60);
+inline constexpr std::chrono::milliseconds kKeepaliveTimeout = std::chrono::seconds(20);
+
 // Makes the service that answers the methods of no other one, one for each gRPC server. Empty: they are unimplemented.
 using GenericServiceFactory = std::function<std::unique_ptr<grpc::CallbackGenericService>()>;
 
@@ -42,10 +49,13 @@ class GrpcListeners {
  private:
   struct Group;
 
-  GrpcListeners() = default;
+  explicit GrpcListeners(const ServiceLimits& limits);
   absl::Status OpenGroup(const std::vector<size_t>& indices, Reflection reflection, ServiceState* state, Health* health,
                          const GenericServiceFactory& make_generic);
 
+  // One for all servers. Admission counts a message once it is whole, this from its first byte: past it gRPC gives
+  // buffers back, then ends streams, RESOURCE_EXHAUSTED, until it is kept.
+  grpc::ResourceQuota quota_;
   std::vector<ListenAddress> addresses_;
   std::vector<std::unique_ptr<Group>> groups_;
 };

@@ -9,6 +9,8 @@ namespace pleiad {
 
 absl::StatusOr<ServiceLimits> ComputeLimits(const ServerFlags& flags, uint32_t channels) {
   constexpr uint64_t kEnvelope = 64 * 1024;
+  // Read buffers and state of a few hundred connections.
+  constexpr uint64_t kConnections = 32 << 20;
   constexpr uint64_t kLargest = std::numeric_limits<int>::max();
   const uint64_t token_bytes = 4 * uint64_t{channels} + 16;
   ServiceLimits limits{.max_tokens = flags.max_tokens,
@@ -25,6 +27,7 @@ absl::StatusOr<ServiceLimits> ComputeLimits(const ServerFlags& flags, uint32_t c
   limits.receive_bytes = static_cast<int>(std::min(2 * limits.max_message_bytes, kLargest));
   limits.inflight_requests = flags.max_inflight_requests;
   limits.inflight_bytes = flags.max_inflight_bytes.value_or(4 * limits.max_message_bytes);
+  limits.quota_bytes = std::max({limits.inflight_bytes, static_cast<uint64_t>(limits.receive_bytes), kConnections});
   return limits;
 }
 

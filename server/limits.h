@@ -17,6 +17,7 @@ struct ServiceLimits {
   int receive_bytes = 0;           // gRPC's own limit: twice that, at most 2^31 - 1
   uint64_t inflight_requests = 0;
   uint64_t inflight_bytes = 0;
+  uint64_t quota_bytes = 0;  // gRPC's own: what connections and messages that come in may take
 };
 
 // `channels` values of one token in the highway. InvalidArgument naming --max-tokens when max_message_bytes reaches

@@ -207,6 +207,9 @@ std::vector<MetricFamily> CollectFamilies(const MetricsSnapshot& snapshot) {
   out.Info("pleiad_device_info", "The device", {{"name", info.device}, {"detail", info.device_detail}});
   AddDevice(snapshot, out);
   if (snapshot.rpcs != nullptr) AddRpcs(*snapshot.rpcs, out);
+  out.Gauge("pleiad_inflight_requests", "Requests in flight", snapshot.in_flight.requests);
+  out.Gauge("pleiad_inflight_bytes", "Bytes reserved for requests in flight and their answers",
+            snapshot.in_flight.bytes);
   AddSteps(snapshot, out);
   AddRows(snapshot, out);
   AddProcess(snapshot.process, out);

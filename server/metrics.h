@@ -10,6 +10,7 @@
 #include "core/engine/engine_stats.h"
 #include "prometheus/collectable.h"
 #include "prometheus/metric_family.h"
+#include "server/admission.h"
 #include "server/listener.h"
 #include "server/process_stats.h"
 #include "server/rpc_counters.h"
@@ -36,6 +37,7 @@ struct MetricsSnapshot {
   double load_ratio = 0;
   EngineStats engine;  // empty while loading
   const RpcCounters* rpcs = nullptr;
+  AdmissionLimits in_flight;
   ProcessStats process;
 };
 

@@ -218,6 +218,7 @@ MetricsSnapshot Server::Snapshot() const {
     if (engine != nullptr) snapshot.engine = engine->stats();
   }
   snapshot.rpcs = &state_.counters;
+  snapshot.in_flight = state_.admission.used();
   snapshot.process = ReadProcessStats();
   return snapshot;
 }

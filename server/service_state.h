@@ -16,6 +16,7 @@
 #include "server/limits.h"
 #include "server/regions.h"
 #include "server/rpc_counters.h"
+#include "server/stall_watch.h"
 #include "server/step_regions.h"
 
 namespace pleiad {
@@ -33,6 +34,7 @@ class ServiceState {
   // Without `regions` none are allowed.
   ServiceState(const ServiceLimits& limits, Clock* clock, std::unique_ptr<RegionTable> regions = nullptr)
       : admission({.requests = limits.inflight_requests, .bytes = limits.inflight_bytes}),
+        stalls(&admission, clock),
         limits_(limits),
         clock_(clock),
         regions_(std::move(regions)) {}
@@ -71,6 +73,7 @@ class ServiceState {
 
   Admission admission;
   RpcCounters counters;
+  StallWatch stalls;
 
  private:
   const ServiceLimits limits_;

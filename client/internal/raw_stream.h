@@ -4,10 +4,16 @@
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/support/sync_stream.h>
 
+#include <chrono>
 #include <memory>
 #include <string>
 
 namespace pleiad::client::internal {
+
+// A server that has been silent for kKeepaliveTime is asked for a sign of life, and calls end, Unavailable, where it
+// gives none within kKeepaliveTimeout. Well above what the server lets clients ask.
+inline constexpr std::chrono::milliseconds kKeepaliveTime = std::chrono::seconds(20);
+inline constexpr std::chrono::milliseconds kKeepaliveTimeout = std::chrono::seconds(20);
 
 // `address`: "HOST:PORT" or "unix:PATH". Connects when the first call is made; sends messages of any size.
 std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address, int receive_bytes);

@@ -16,6 +16,8 @@
 #include <vector>
 
 #include "CLI/CLI.hpp"
+#include "core/device/cpu/isa.h"
+#include "core/device/cpu/kernels.h"
 #include "core/device/device.h"
 #include "tests/bench/report.h"
 
@@ -206,6 +208,44 @@ class StageLoad {
   uint32_t next_row_ = 1;
 };
 
+// BF16 tensors cost a conversion of each value on the way in and one on the way out: the loops that the stage has them
+// in, beside the same a value at a time.
+nlohmann::json MeasureConversions(const CpuKernels& kernels, uint32_t rounds) {
+  constexpr size_t kValues = 64 * 10240;
+  std::vector<float> wide(kValues);
+  std::vector<Bf16> narrow = RandomBf16(kValues, 4.0f, 8);
+  const auto widen = [&](size_t i) {
+    uint32_t bits = narrow[i];
+    asm volatile("" : "+r"(bits));  // not several at a time
+    wide[i] = Bf16ToFloat(static_cast<Bf16>(bits));
+  };
+  const auto round = [&](size_t i) {
+    uint32_t bits = FloatToBf16(wide[i]);
+    asm volatile("" : "+r"(bits));
+    narrow[i] = static_cast<Bf16>(bits);
+  };
+  std::vector<double> us[4];
+  for (uint32_t i = 0; i < rounds; ++i) {
+    us[0].push_back(bench::Microseconds([&] { kernels.widen(narrow.data(), kValues, wide.data()); }));
+    us[1].push_back(bench::Microseconds([&] {
+      for (size_t k = 0; k < kValues; ++k) widen(k);
+    }));
+    us[2].push_back(bench::Microseconds([&] { kernels.round(wide.data(), kValues, narrow.data()); }));
+    us[3].push_back(bench::Microseconds([&] {
+      for (size_t k = 0; k < kValues; ++k) round(k);
+    }));
+  }
+  nlohmann::json report;
+  for (size_t i = 0; i < 4; i += 2) {
+    const double vectors = Median(us[i]), scalar = Median(us[i + 1]);
+    const char* name = i == 0 ? "BF16 to F32" : "F32 to BF16";
+    std::printf("%s, %zu values: %.0f us, one at a time %.0f us, %.1f times as long\n", name, kValues, vectors, scalar,
+                scalar / vectors);
+    report.push_back({{"what", name}, {"values", kValues}, {"us", vectors}, {"scalar_us", scalar}});
+  }
+  return report;
+}
+
 int Main(const Settings& settings) {
   const uint32_t threads = settings.threads != 0 ? settings.threads : std::thread::hardware_concurrency();
   const uint32_t rows = 5 * settings.hidden;
@@ -253,6 +293,8 @@ int Main(const Settings& settings) {
     std::printf("%8u %12.0f %22.0f %14.2f %14.2f\n", settings.tokens[i], a, b, a / b, a / read_us);
     report["stage"].push_back({{"tokens", settings.tokens[i]}, {"stage_us", a}, {"peer_us", b}});
   }
+  std::printf("\n");
+  report["conversions"] = MeasureConversions(KernelsFor(DetectIsa()), settings.rounds);
   return bench::WriteReport(report, settings.json) ? 0 : 1;
 }
 

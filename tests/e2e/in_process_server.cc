@@ -44,11 +44,7 @@ InProcessServer::InProcessServer(const std::string& model, const std::function<v
     std::fprintf(stderr, "%s\n", loaded.ToString().c_str());
     std::abort();
   }
-  grpc::ChannelArguments arguments;
-  arguments.SetMaxReceiveMessageSize(INT_MAX);
-  arguments.SetMaxSendMessageSize(-1);
-  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-  channel_ = grpc::CreateCustomChannel(address(), grpc::InsecureChannelCredentials(), arguments);
+  channel_ = ChannelTo(address());
   stub_ = v1::Ple::NewStub(channel_);
 }
 
@@ -57,6 +53,14 @@ InProcessServer::~InProcessServer() {
   server_->Terminate();
   server_->Terminate();
   Wait();
+}
+
+std::shared_ptr<grpc::Channel> InProcessServer::ChannelTo(const std::string& address) {
+  grpc::ChannelArguments arguments;
+  arguments.SetMaxReceiveMessageSize(INT_MAX);
+  arguments.SetMaxSendMessageSize(-1);
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
 }
 
 client::Client InProcessServer::ConnectTo(const std::string& address) {

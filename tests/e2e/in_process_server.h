@@ -34,6 +34,8 @@ class InProcessServer {
   std::shared_ptr<grpc::Channel> channel() { return channel_; }
   client::Client Connect() const { return ConnectTo(address()); }
   static client::Client ConnectTo(const std::string& address);
+  // A channel of its own for messages of any size.
+  static std::shared_ptr<grpc::Channel> ChannelTo(const std::string& address);
   // A grpc.health.v1 status.
   int HealthOf(const std::string& service);
   // The exit code; once.

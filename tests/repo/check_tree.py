@@ -140,6 +140,14 @@ def check_suppressions(path, text):
             yield f"{path}:{number}: not a packaged library: {line}"
 
 
+def check_first_include(path, text):
+    """A source's own header comes first, so that compiling the source shows that the header compiles alone."""
+    first = re.search(r'^\s*#\s*include\s*["<]([^">]+)[">]', without_comments(text), flags=re.M)
+    header = path.removesuffix(".cc") + ".h"
+    if first is None or first.group(1) != header:
+        yield f"{path}: {header} is not its first include"
+
+
 def check_tree(root):
     breaches = []
     checked = 0
@@ -151,6 +159,8 @@ def check_tree(root):
             checked += 1
             text = file.read_bytes().decode("utf-8", "replace")
             breaches += check_file(path, text)
+            if top != "tests" and file.suffix == ".cc" and file.with_suffix(".h").exists():
+                breaches += check_first_include(path, text)
             if file.suffix == ".supp":
                 breaches += check_suppressions(path, text)
     return checked, breaches

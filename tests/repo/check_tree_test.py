@@ -29,6 +29,22 @@ class CheckTreeTest(unittest.TestCase):
         self.assertIn(part, found[0])
         self.assertTrue(found[0].startswith(path), found[0])
 
+    def test_a_source_includes_its_own_header_first(self):
+        other = "core/base/b.h"
+        own = {"core/base/a.h": HEADER, other: HEADER}
+        for text, breaches in [
+            ('// a\n#include "core/base/a.h"\n\n#include <vector>\n', 0),
+            ('#include <vector>\n\n#include "core/base/a.h"\n', 1),
+            (f'#include "{other}"\n#include "core/base/a.h"\n', 1),
+            ('// #include "core/base/a.h"\n#include <vector>\n', 1),
+            ("", 1),
+        ]:
+            found = self.breaches({**own, "core/base/a.cc": text})
+            self.assertEqual(len(found), breaches, found)
+            if breaches:
+                self.assertIn("core/base/a.h is not its first include", found[0])
+        self.assert_clean("core/base/a.cc", "#include <vector>\n")
+
     def test_each_layer_may_include_itself_and_those_below(self):
         for path, target in [
             ("core/base/a.cc", "core/base/b.h"),

@@ -115,6 +115,56 @@ TEST(Admission, ARequestLargerThanTheBoundIsAdmittedAlone) {
   EXPECT_TRUE(admission.TryAdmit(1000));
 }
 
+TEST(Admission, StreamsThatHaveNotReadLeaveRoomForThoseThatHave) {
+  Admission admission({.requests = 16, .bytes = 100});
+  Admission::Stream reader;
+  std::vector<Admission::Stream> silent(8);
+  EXPECT_TRUE(admission.AdmitOrWait(&reader, 10, [] {}));
+  admission.Release(&reader, 10, Admission::kReadsAfterBytes - 1);
+  int full = 0, silent_room = 0;
+  admission.NotifyWhenFull([&full] { ++full; });
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(admission.AdmitOrWait(&silent[static_cast<size_t>(i)], 25, [] {}));
+  EXPECT_EQ(full, 0);
+  EXPECT_FALSE(admission.AdmitOrWait(&silent[3], 1, [&silent_room] { ++silent_room; })) << "a quarter is not theirs";
+  EXPECT_EQ(full, 1);
+  EXPECT_TRUE(admission.OthersAreWaitedFor());
+
+  int reader_room = 0;
+  EXPECT_FALSE(admission.AdmitOrWait(&reader, 10, [&reader_room] { ++reader_room; })) << "a byte short of a reader";
+  admission.Release(&silent[0], 25);
+  EXPECT_EQ(silent_room + reader_room, 2);
+  admission.Release(&reader, 10, 1);
+  EXPECT_TRUE(admission.AdmitOrWait(&silent[4], 24, [] {}));
+  EXPECT_FALSE(admission.AdmitOrWait(&silent[5], 1, [] {}));
+  EXPECT_TRUE(admission.AdmitOrWait(&reader, 25, [] {})) << "it reads, and is kept up by none";
+  EXPECT_EQ(admission.used().bytes, 100u);
+}
+
+TEST(Admission, AStreamThatShowsThatItReadsNoLongerCountsAmongThoseThatDoNot) {
+  Admission admission({.requests = 16, .bytes = 100});
+  Admission::Stream reader, other;
+  EXPECT_TRUE(admission.AdmitOrWait(&reader, 20, [] {}));
+  EXPECT_TRUE(admission.AdmitOrWait(&reader, 20, [] {}));
+  admission.Release(&reader, 20, Admission::kReadsAfterBytes);
+  int room = 0;
+  EXPECT_TRUE(admission.AdmitOrWait(&other, 50, [&room] { ++room; }));
+  admission.Release(&reader, 20);
+  admission.Release(&other, 50);
+  EXPECT_TRUE(admission.AdmitOrWait(&other, 50, [] {})) << "nothing is counted twice or left";
+  EXPECT_EQ(admission.used().bytes, 50u);
+}
+
+TEST(Admission, AStreamAtItsOwnHalfWaitsForNobodyElse) {
+  Admission admission({.requests = 2, .bytes = 100});
+  Admission::Stream stream;
+  int full = 0;
+  admission.NotifyWhenFull([&full] { ++full; });
+  EXPECT_TRUE(admission.AdmitOrWait(&stream, 1, [] {}));
+  EXPECT_FALSE(admission.AdmitOrWait(&stream, 1, [] {}));
+  EXPECT_EQ(full, 0);
+  EXPECT_FALSE(admission.OthersAreWaitedFor());
+}
+
 TEST(Admission, ReleasingInsideACallbackDoesNotNest) {
   Admission admission({.requests = 1, .bytes = 10});
   std::vector<Admission::Stream> streams(10000);

@@ -19,6 +19,11 @@ TEST(Limits, FollowTheFormulaOfTheWire) {
   EXPECT_EQ(limits->inflight_bytes, 4 * limits->max_message_bytes);
   flags.max_inflight_bytes = 1000;
   EXPECT_EQ(ComputeLimits(flags, 10240)->inflight_bytes, 1000u);
+  // Arriving messages fit that much too, but the largest one always, and connections.
+  EXPECT_EQ(limits->quota_bytes, limits->inflight_bytes);
+  EXPECT_EQ(ComputeLimits(flags, 10240)->quota_bytes, 2 * limits->max_message_bytes);
+  flags.max_tokens = 1;
+  EXPECT_EQ(ComputeLimits(flags, 8)->quota_bytes, 32u << 20);
 }
 
 TEST(Limits, AMessageOf2GiBIsRefusedNamingTheFlag) {

@@ -49,6 +49,8 @@ TEST(Metrics, AreExactlyThoseOfTheContract) {
                                        "pleiad_forward_items_total",
                                        "pleiad_tokens_total",
                                        "pleiad_batch_tokens",
+                                       "pleiad_inflight_requests",
+                                       "pleiad_inflight_bytes",
                                        "pleiad_step_phase_seconds",
                                        "pleiad_row_lookups_total",
                                        "pleiad_row_evictions_total",

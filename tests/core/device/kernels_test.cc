@@ -3,9 +3,11 @@
 
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <random>
 #include <vector>
 
 #include "tests/oracle/model.h"
@@ -74,6 +76,28 @@ TEST_P(KernelsTest, WidenIsExact) {
   kernels_.widen(x.data(), x.size() - 3, y.data());
   for (size_t i = 0; i < x.size() - 3; ++i) EXPECT_EQ(std::bit_cast<uint32_t>(y[i]), i << 16);
   EXPECT_EQ(y[x.size() - 1], 0.0f);
+}
+
+// Bit for bit, NaN payloads too; at every place in a vector, whole ones and the last part of one.
+TEST_P(KernelsTest, ConversionsEqualTheScalarForm) {
+  std::vector<uint32_t> bits;
+  for (uint32_t high = 0; high < 0x10000; ++high) {
+    for (uint32_t low : {0x0000u, 0x0001u, 0x7FFFu, 0x8000u, 0x8001u, 0xFFFFu}) bits.push_back(high << 16 | low);
+  }
+  std::mt19937 random(11);
+  for (int i = 0; i < 200'003; ++i) bits.push_back(random());
+  std::vector<float> x(bits.size());
+  std::memcpy(x.data(), bits.data(), bits.size() * sizeof(float));
+  std::vector<Bf16> y(x.size());
+  std::vector<float> wide(x.size());
+  for (const size_t from : {size_t{0}, size_t{1}, size_t{7}, x.size() - 19}) {
+    kernels_.round(x.data() + from, x.size() - from, y.data());
+    kernels_.widen(y.data(), x.size() - from, wide.data());
+    for (size_t i = 0; i + from < x.size(); ++i) {
+      ASSERT_EQ(y[i], FloatToBf16(x[i + from])) << std::hex << bits[i + from];
+      ASSERT_EQ(std::bit_cast<uint32_t>(wide[i]), std::bit_cast<uint32_t>(Bf16ToFloat(y[i]))) << std::hex << y[i];
+    }
+  }
 }
 
 TEST_P(KernelsTest, DotDoesNotDependOnTheTileAndIsRoundedOnce) {
