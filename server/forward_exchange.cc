@@ -16,11 +16,11 @@ uint64_t ForwardExchange::bytes(const ServiceLimits& limits) const {
   return message_bytes_ + OutputBytes(request_, limits);
 }
 
-StepRequest ForwardExchange::MakeStep(const ServiceLimits& limits) {
+StepRequest ForwardExchange::MakeStep(const ServiceLimits& limits, OutputPool* outputs) {
   StepRequest step = ToStepRequest(request_, tensor_, message_bytes_, limits);
-  step.output.allocate = [this](uint64_t bytes) {
+  step.output.allocate = [this, outputs](uint64_t bytes) {
     // The device writes all of it.
-    output_ = std::make_shared_for_overwrite<std::byte[]>(bytes);
+    output_ = outputs->Take(bytes);
     output_bytes_ = bytes;
     return output_.get();
   };

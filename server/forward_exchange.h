@@ -11,6 +11,7 @@
 #include "pleiad/v1/ple.pb.h"
 #include "proto/wire/tensor_bytes.h"
 #include "server/limits.h"
+#include "server/output_pool.h"
 
 namespace pleiad {
 
@@ -24,7 +25,8 @@ class ForwardExchange {
   // What it holds of the memory for messages: both of them, as far as they are tensors.
   uint64_t bytes(const ServiceLimits& limits) const;
   // The engine's request. It points into the exchange, which stays where it is until the engine has answered.
-  StepRequest MakeStep(const ServiceLimits& limits);
+  // `outputs` outlives the step.
+  StepRequest MakeStep(const ServiceLimits& limits, OutputPool* outputs);
   // The response, which refers to the output. What was received is dropped. Once, at the end.
   grpc::ByteBuffer Answer(const StepResult& result, bool draining);
 

@@ -90,7 +90,7 @@ void ForwardStream::Release(const StepPtr& step) {
 
 void ForwardStream::Run(const StepPtr& step) {
   if (IsOver()) return Drop(step);
-  StepRequest request = step->exchange.MakeStep(state_->limits());
+  StepRequest request = step->exchange.MakeStep(state_->limits(), &state_->outputs);
   request.timeout = std::max(absl::ZeroDuration(), request.timeout - (state_->clock()->Now() - step->arrival));
   const std::shared_ptr<ForwardStream> self = self_;
   const StepId id = state_->engine()->Submit(std::move(request),
@@ -127,8 +127,8 @@ void ForwardStream::WriteNext() {
   StartWrite(&answered_.front()->message);
 }
 
-std::deque<ForwardStream::StepPtr> ForwardStream::TakeUnwritten() {
-  std::deque<StepPtr> steps;
+std::vector<ForwardStream::StepPtr> ForwardStream::TakeUnwritten() {
+  std::vector<StepPtr> steps;
   while (answered_.size() > (writing_ ? 1 : 0)) {
     steps.push_back(std::move(answered_.back()));
     answered_.pop_back();
@@ -137,26 +137,28 @@ std::deque<ForwardStream::StepPtr> ForwardStream::TakeUnwritten() {
 }
 
 void ForwardStream::OnWriteDone(bool ok) {
-  std::deque<StepPtr> released;
+  StepPtr written;
+  std::vector<StepPtr> dropped;
   {
     MutexLock lock(&mutex_);
     writing_ = false;
     if (ok) {
-      released.push_back(std::move(answered_.front()));
+      written = std::move(answered_.front());
       answered_.pop_front();
       WriteNext();
     } else {
       cancelled_ = true;
-      released = TakeUnwritten();
+      dropped = TakeUnwritten();
     }
   }
-  for (const StepPtr& step : released) Release(step);
+  if (written != nullptr) Release(written);
+  for (const StepPtr& step : dropped) Release(step);
   FinishIfOver();
 }
 
 void ForwardStream::OnCancel() {
   std::vector<StepId> steps;
-  std::deque<StepPtr> dropped;
+  std::vector<StepPtr> dropped;
   {
     MutexLock lock(&mutex_);
     cancelled_ = true;

@@ -14,6 +14,7 @@
 #include "pleiad/v1/ple.pb.h"
 #include "server/admission.h"
 #include "server/limits.h"
+#include "server/output_pool.h"
 #include "server/rpc_counters.h"
 
 namespace pleiad {
@@ -62,6 +63,7 @@ class ServiceState {
   void RemoveStream(const EndableStream* stream);
 
   Admission admission;
+  OutputPool outputs;
   RpcCounters counters;
 
  private:
