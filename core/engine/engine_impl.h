@@ -78,7 +78,7 @@ class EngineImpl : public Engine {
     Ready ready = Ready::kWakeDeviceThread;
 
    private:
-    static thread_local std::deque<OpPtr>* resolving_;  // what this thread is at
+    static thread_local std::vector<OpPtr>* resolving_;  // what this thread is at
     static thread_local bool enqueues_;
 
     EngineImpl* const engine_;

@@ -6,7 +6,7 @@
 #include "core/engine/engine_impl.h"
 
 namespace pleiad {
-thread_local std::deque<OpPtr>* EngineImpl::Section::resolving_ = nullptr;
+thread_local std::vector<OpPtr>* EngineImpl::Section::resolving_ = nullptr;
 thread_local bool EngineImpl::Section::enqueues_ = false;
 
 EngineImpl::Section::Section(EngineImpl* engine) : engine_(engine) { engine_->mutex_.Lock(); }
@@ -26,12 +26,10 @@ EngineImpl::Section::~Section() {
     return;
   }
   if (!to_resolve.empty()) {
-    std::deque<OpPtr> work(to_resolve.begin(), to_resolve.end());
-    resolving_ = &work;
+    resolving_ = &to_resolve;
     enqueues_ = ready == Ready::kGiveToDevice;
-    while (!work.empty()) {
-      OpPtr op = std::move(work.front());
-      work.pop_front();
+    for (size_t i = 0; i < to_resolve.size(); ++i) {
+      const OpPtr op = std::move(to_resolve[i]);
       engine_->Resolve(op);
     }
     resolving_ = nullptr;

@@ -54,21 +54,22 @@ TEST(EngineOrder, AnIdleDeviceThatOnlyEnqueuesIsGivenAShortStepByTheThreadThatSu
 }
 
 TEST(EngineOrder, ABusyDeviceIsGivenStepsByItsThreadInTheBatchesTheyGatherTo) {
-  Harness h({.run_cost = RunCost::kEnqueueing});
-  const SequenceId a = h.Open().sequence, b = h.Open().sequence, c = h.Open().sequence;
+  Harness h({.run_cost = RunCost::kEnqueueing, .pipeline_depth = 2});
+  const SequenceId a = h.Open().sequence, b = h.Open().sequence, c = h.Open().sequence, d = h.Open().sequence;
   h.device->Hold();
   Answer<StepResult> first = h.Submit(h.Request(a, {1}));
   EXPECT_EQ(h.device->WaitForBatches(1)[0].thread, std::this_thread::get_id());
   EXPECT_FALSE(first.ready());
   Answer<StepResult> second = h.Submit(h.Request(b, {1, 2}));
+  EXPECT_NE(h.device->WaitForBatches(2)[1].thread, std::this_thread::get_id());
   Answer<StepResult> third = h.Submit(h.Request(c, {3}));
+  Answer<StepResult> fourth = h.Submit(h.Request(d, {3, 4}));
   h.device->Open();
-  EXPECT_TRUE(second.Get().outcome.ok());
   EXPECT_TRUE(third.Get().outcome.ok());
-  const std::vector<RanBatch> ran = h.device->WaitForBatches(2);
-  EXPECT_EQ(ran.size(), 2u);
-  EXPECT_EQ(ran[1].num_tokens, 3u);
-  EXPECT_NE(ran[1].thread, std::this_thread::get_id());
+  EXPECT_TRUE(fourth.Get().outcome.ok());
+  const std::vector<RanBatch> ran = h.device->WaitForBatches(3);
+  EXPECT_EQ(ran.size(), 3u);
+  EXPECT_EQ(ran[2].num_tokens, 3u);
 }
 
 TEST(EngineOrder, AStepOfManyBytesIsLeftToTheDeviceThread) {

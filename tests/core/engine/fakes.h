@@ -27,9 +27,10 @@ struct RanBatch {
 // Completes tickets at once, or when told. Its carries hold only what WriteCarry gave; a step adds 1 to its highway.
 class FakeDevice : public Device {
  public:
-  FakeDevice(Geometry geometry, RunCost run_cost) : geometry_(geometry) {
+  FakeDevice(Geometry geometry, RunCost run_cost, uint32_t pipeline_depth) : geometry_(geometry) {
     info_.name = "fake";
     info_.run_cost = run_cost;
+    info_.pipeline_depth = pipeline_depth;
   }
 
   const DeviceInfo& info() const override { return info_; }

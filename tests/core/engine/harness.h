@@ -41,6 +41,7 @@ struct HarnessOptions {
   uint32_t max_sequences = 4;
   uint32_t rollback_tokens = 4;
   RunCost run_cost = DefaultRunCost();
+  uint32_t pipeline_depth = 1;
 };
 
 class Harness {
@@ -65,7 +66,7 @@ class Harness {
     }
     model.config = config;
     geometry = config.geometry;
-    auto fake_device = std::make_unique<FakeDevice>(geometry, options.run_cost);
+    auto fake_device = std::make_unique<FakeDevice>(geometry, options.run_cost, options.pipeline_depth);
     auto fake_rows = std::make_unique<FakeRowStore>();
     device = fake_device.get();
     rows = fake_rows.get();
