@@ -16,13 +16,13 @@ uint64_t ForwardExchange::bytes(const ServiceLimits& limits) const {
   return message_bytes_ + OutputBytes(request_, limits) + RegionBytes(request_, limits);
 }
 
-StepRequest ForwardExchange::MakeStep(const ServiceLimits& limits, const RegionAccess& access) {
+StepRequest ForwardExchange::MakeStep(const ServiceLimits& limits, const RegionAccess& access, OutputPool* outputs) {
   StepRequest step = ToStepRequest(request_, tensor_, message_bytes_, limits);
-  if (!step.refused) step.refused = regions_.Begin(request_, access, limits, &step);
-  step.output.allocate = [this](uint64_t bytes) {
-    if (regions_.has_output()) return regions_.AllocateOutput(bytes);
+  if (!step.refused) step.refused = regions_.Begin(request_, access, limits, outputs, &step);
+  step.output.allocate = [this, outputs](uint64_t bytes) {
+    if (regions_.has_output()) return regions_.AllocateOutput(outputs, bytes);
     // The device writes all of it.
-    output_ = std::make_shared_for_overwrite<std::byte[]>(bytes);
+    output_ = outputs->Take(bytes);
     output_bytes_ = bytes;
     return output_.get();
   };

@@ -12,6 +12,7 @@
 #include "pleiad/v1/ple.pb.h"
 #include "proto/wire/tensor_bytes.h"
 #include "server/limits.h"
+#include "server/output_pool.h"
 #include "server/step_regions.h"
 
 namespace pleiad {
@@ -26,7 +27,8 @@ class ForwardExchange {
   // What it holds of the memory for messages: both of them, as far as they are tensors.
   uint64_t bytes(const ServiceLimits& limits) const;
   // The engine's request. It points into the exchange, which stays where it is until the engine has answered.
-  StepRequest MakeStep(const ServiceLimits& limits, const RegionAccess& access);
+  // `outputs` outlives the step.
+  StepRequest MakeStep(const ServiceLimits& limits, const RegionAccess& access, OutputPool* outputs);
   // The response to the step with this result, which refers to the output. What was received is dropped. Once, at the
   // end. `result` is changed where the output could not be written to its region.
   grpc::ByteBuffer Answer(StepResult& result, bool draining);

@@ -91,7 +91,7 @@ void ForwardStream::Release(const StepPtr& step, uint64_t taken) {
 
 void ForwardStream::Run(const StepPtr& step) {
   if (IsOver()) return Drop(step);
-  StepRequest request = step->exchange.MakeStep(state_->limits(), regions_);
+  StepRequest request = step->exchange.MakeStep(state_->limits(), regions_, &state_->outputs);
   request.timeout = std::max(absl::ZeroDuration(), request.timeout - (state_->clock()->Now() - step->arrival));
   const std::shared_ptr<ForwardStream> self = self_;
   const StepId id = state_->engine()->Submit(
@@ -130,8 +130,8 @@ void ForwardStream::WriteNext() {
   StartWrite(&answered_.front()->message);
 }
 
-std::deque<ForwardStream::StepPtr> ForwardStream::TakeUnwritten() {
-  std::deque<StepPtr> steps;
+std::vector<ForwardStream::StepPtr> ForwardStream::TakeUnwritten() {
+  std::vector<StepPtr> steps;
   while (answered_.size() > (writing_ ? 1 : 0)) {
     steps.push_back(std::move(answered_.back()));
     answered_.pop_back();
@@ -140,28 +140,30 @@ std::deque<ForwardStream::StepPtr> ForwardStream::TakeUnwritten() {
 }
 
 void ForwardStream::OnWriteDone(bool ok) {
-  std::deque<StepPtr> released;
+  StepPtr written;
+  std::vector<StepPtr> dropped;
   uint64_t taken = 0;
   {
     MutexLock lock(&mutex_);
     writing_ = false;
     if (ok) {
       taken = write_bytes_;
-      released.push_back(std::move(answered_.front()));
+      written = std::move(answered_.front());
       answered_.pop_front();
       WriteNext();
     } else {
       cancelled_ = true;
-      released = TakeUnwritten();
+      dropped = TakeUnwritten();
     }
   }
-  for (const StepPtr& step : released) Release(step, taken);
+  if (written != nullptr) Release(written, taken);
+  for (const StepPtr& step : dropped) Release(step);
   FinishIfOver();
 }
 
 void ForwardStream::OnCancel() {
   std::vector<StepId> steps;
-  std::deque<StepPtr> dropped;
+  std::vector<StepPtr> dropped;
   {
     MutexLock lock(&mutex_);
     cancelled_ = true;

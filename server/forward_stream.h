@@ -6,6 +6,7 @@
 #include <deque>
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/time/time.h"
@@ -67,7 +68,7 @@ class ForwardStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grp
   void Answer(const StepPtr& step, StepResult result) ABSL_LOCKS_EXCLUDED(mutex_);
   void WriteNext() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Steps that are answered and not being written; they are dropped.
-  std::deque<StepPtr> TakeUnwritten() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::vector<StepPtr> TakeUnwritten() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // `taken`: bytes of its answer that the client has taken.
   void Release(const StepPtr& step, uint64_t taken = 0);
   void FinishIfOver() ABSL_LOCKS_EXCLUDED(mutex_);

@@ -108,7 +108,7 @@ grpc::ServerUnaryReactor* PleService::Forward(grpc::CallbackServerContext* conte
   } else if (!call->Admit(exchange->bytes(state_->limits()))) {
     refuse(TooManyInFlight(state_->limits()));
   } else {
-    StepRequest step = exchange->MakeStep(state_->limits(), state_->RegionsFor(context->peer()));
+    StepRequest step = exchange->MakeStep(state_->limits(), state_->RegionsFor(context->peer()), &state_->outputs);
     step.timeout = std::min(step.timeout, Remaining(*context));
     call->SetStep(state_->engine()->Submit(std::move(step), finish));
   }

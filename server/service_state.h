@@ -14,6 +14,7 @@
 #include "pleiad/v1/ple.pb.h"
 #include "server/admission.h"
 #include "server/limits.h"
+#include "server/output_pool.h"
 #include "server/regions.h"
 #include "server/rpc_counters.h"
 #include "server/stall_watch.h"
@@ -72,6 +73,7 @@ class ServiceState {
   void RemoveStream(const EndableStream* stream);
 
   Admission admission;
+  OutputPool outputs;
   RpcCounters counters;
   StallWatch stalls;
 

@@ -119,8 +119,8 @@ std::optional<Outcome> StepRegions::ReadTokens(StepRequest* step) const {
   return std::nullopt;
 }
 
-std::optional<Outcome> StepRegions::ReadInput(StepRequest* step) {
-  input_bytes_ = std::make_shared_for_overwrite<std::byte[]>(input_.bytes);
+std::optional<Outcome> StepRegions::ReadInput(OutputPool* memory, StepRequest* step) {
+  input_bytes_ = memory->Take(input_.bytes);
   const auto bytes = absl::MakeSpan(input_bytes_.get(), input_.bytes);
   if (const absl::Status status = input_.region->Read(input_.offset, bytes); !status.ok()) {
     return Gone("highway.region", status);
@@ -130,7 +130,7 @@ std::optional<Outcome> StepRegions::ReadInput(StepRequest* step) {
 }
 
 std::optional<Outcome> StepRegions::Begin(const v1::ForwardRequest& request, const RegionAccess& access,
-                                          const ServiceLimits& limits, StepRequest* step) {
+                                          const ServiceLimits& limits, OutputPool* memory, StepRequest* step) {
   if (auto bad = FindAll(request, access, limits)) return bad;
   if (tokens_.region != nullptr) {
     if (auto bad = ReadTokens(step)) return bad;
@@ -145,11 +145,11 @@ std::optional<Outcome> StepRegions::Begin(const v1::ForwardRequest& request, con
   step->input.bytes = input_.bytes;
   // The engine refuses these, in its own words.
   if (request.mode() != v1::MODE_FORWARD || input_.bytes != InputBytes(request, limits)) return std::nullopt;
-  return ReadInput(step);
+  return ReadInput(memory, step);
 }
 
-std::byte* StepRegions::AllocateOutput(uint64_t bytes) {
-  output_bytes_ = in_place_ ? input_bytes_ : std::make_shared_for_overwrite<std::byte[]>(bytes);
+std::byte* StepRegions::AllocateOutput(OutputPool* memory, uint64_t bytes) {
+  output_bytes_ = in_place_ ? input_bytes_ : memory->Take(bytes);
   return output_bytes_.get();
 }
 

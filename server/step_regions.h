@@ -10,6 +10,7 @@
 #include "core/engine/engine.h"
 #include "pleiad/v1/ple.pb.h"
 #include "server/limits.h"
+#include "server/output_pool.h"
 #include "server/regions.h"
 
 namespace pleiad {
@@ -27,14 +28,15 @@ uint64_t RegionBytes(const v1::ForwardRequest& request, const ServiceLimits& lim
 // Its calls come one after another.
 class StepRegions {
  public:
-  // Finds the regions that `request` names, and reads them into `step`, whose `input` and `token_ids` they replace.
+  // Finds the regions that `request` names, and reads them into `step`, whose `input` and `token_ids` they replace;
+  // `memory` outlives the step.
   // An outcome: why the step is refused. Blocks as reads of memory files do.
   std::optional<Outcome> Begin(const v1::ForwardRequest& request, const RegionAccess& access,
-                               const ServiceLimits& limits, StepRequest* step);
+                               const ServiceLimits& limits, OutputPool* memory, StepRequest* step);
 
   bool has_output() const { return output_.region != nullptr; }
   // Where the device writes the output, `bytes` long; with has_output.
-  std::byte* AllocateOutput(uint64_t bytes);
+  std::byte* AllocateOutput(OutputPool* memory, uint64_t bytes);
   // Writes the output to its region; with has_output, after the device. An outcome: the step was applied, and its
   // output is lost.
   std::optional<Outcome> WriteOutput() const;
@@ -58,7 +60,7 @@ class StepRegions {
   std::optional<Outcome> FindAll(const v1::ForwardRequest& request, const RegionAccess& access,
                                  const ServiceLimits& limits);
   std::optional<Outcome> ReadTokens(StepRequest* step) const;
-  std::optional<Outcome> ReadInput(StepRequest* step);
+  std::optional<Outcome> ReadInput(OutputPool* memory, StepRequest* step);
 
   Span tokens_, input_, output_;
   v1::RegionRef output_ref_;

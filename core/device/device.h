@@ -67,12 +67,19 @@ struct DeviceStats {
   double busy_seconds = 0;        // in which batches that are done ran on the device or were next; 0: not known
 };
 
+// What a call of Run, ReadCarry or WriteCarry costs its caller.
+enum class RunCost : uint8_t {
+  kTheWork,     // it does what it is asked for; the caller is busy as long as that takes
+  kEnqueueing,  // other hardware does it; the caller enqueues and at most copies tensors to where that reads them
+};
+
 struct DeviceInfo {
   std::string name;    // "cpu", "cuda:0"
   std::string detail;  // processor and GEMM path, for logs and metrics
   DeviceMemory memory;
   // Batches worth having enqueued at once: 1 where a batch that waits could still have grown.
   uint32_t pipeline_depth = 1;
+  RunCost run_cost = RunCost::kTheWork;
 };
 
 // Reads or writes the conv rows of one carry: `rows` is [state_len, C] FP32, oldest first.
@@ -86,10 +93,10 @@ struct CarryWrite {
   const float* rows = nullptr;  // stored so that RingView{state_len mod ring_rows, state_len} names them
 };
 
-// Run, ReadCarry and WriteCarry are called by one thread at a time and only enqueue; what they point to stays
-// valid and unchanged until Wait on their ticket has returned. Work runs in the order of the calls. Wait may be
-// called from other threads at the same time. After an error of Run or Wait the device is lost: every later call
-// fails with Internal.
+// Run, ReadCarry and WriteCarry are called by one thread at a time, not always the same one, and only enqueue; what
+// they point to stays valid and unchanged until Wait on their ticket has returned. Work runs in the order of the calls.
+// Wait and IsDone may be called from other threads at the same time. After an error of Run or Wait the device is lost:
+// every later call fails with Internal.
 class Device {
  public:
   virtual ~Device() = default;
@@ -108,6 +115,12 @@ class Device {
 
   // Blocks until the ticket's work and all before it is done. Internal when the device is lost.
   virtual absl::Status Wait(Ticket ticket) = 0;
+  // Whether Wait on the last ticket given would return soon, having nothing to wait for. Does not block; may say no
+  // where it does not know.
+  virtual bool IsDone(Ticket ticket) const {
+    (void)ticket;
+    return false;
+  }
 };
 
 // `weights` [layers] move into the device. InvalidArgument on bad options, ResourceExhausted when memory cannot

@@ -1,6 +1,10 @@
 // The engine: one lock over sequences, queues and ready steps; a device thread that enqueues batches, a completion
 // thread that commits and answers, a timer thread for deadlines and idle sequences. Hashing, row resolving, batch
 // building and answers happen outside the lock.
+//
+// Waking a thread takes as long as a small batch. So an idle device whose Run only enqueues is given a short step by
+// the thread that submitted it, which then also completes it if it is done already. While the device works, waking a
+// thread costs nothing: steps gather for the device thread, and the completion thread waits.
 #pragma once
 
 #include <cstdint>
@@ -57,20 +61,34 @@ class EngineImpl : public Engine {
   // plans, resolves rows and calls answers. Answers are called in the order they were made, by one thread at a time.
   class ABSL_SCOPED_LOCKABLE Section {
    public:
+    // What becomes of the steps that are ready once their rows are resolved here.
+    enum class Ready : uint8_t { kWakeDeviceThread, kGiveToDevice };
+
     explicit Section(EngineImpl* engine) ABSL_EXCLUSIVE_LOCK_FUNCTION(engine->mutex_);
     ~Section() ABSL_UNLOCK_FUNCTION();
     Section(const Section&) = delete;
     Section& operator=(const Section&) = delete;
 
+    // Whether this thread is resolving for a section with kGiveToDevice.
+    static bool Enqueues() { return enqueues_; }
+
     std::vector<OpPtr> to_begin;
     std::vector<OpPtr> to_resolve;
     std::vector<std::unique_ptr<RowPlan>> trash;
+    Ready ready = Ready::kWakeDeviceThread;
 
    private:
+    static thread_local std::vector<OpPtr>* resolving_;  // what this thread is at
+    static thread_local bool enqueues_;
+
     EngineImpl* const engine_;
   };
 
-  // What the device thread hands to the completion thread.
+  // Bytes of a step's tensor up to which the thread that submits it may give it to the device: copying them takes about
+  // as long as waking a thread. The copy of a larger one would keep that thread from receiving the next.
+  static constexpr uint64_t kCopiedHere = 1 << 20;
+
+  // What was given to the device and is to be completed.
   struct InFlight {
     absl::Status status;  // of enqueueing
     Ticket ticket;
@@ -122,14 +140,31 @@ class EngineImpl : public Engine {
   void PlanAnswered(const std::shared_ptr<OpT>& op, std::optional<ResolveResult> answer, size_t first_id);
   void Resolved(Section& section, const OpPtr& op, const Outcome& outcome) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
+  // The device: engine_device.cc.
+  // What the device is to be given next; a batch or an operation on carries.
+  struct DeviceWork {
+    std::vector<ReadyStep> batch;
+    OpPtr carry_op;
+  };
+  bool HasDeviceWork() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // There is some.
+  DeviceWork TakeDeviceWork() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Gives it to the device.
+  InFlight Enqueue(DeviceWork work);
+  // Enqueues on this thread what is ready if the device is idle; wakes the device thread otherwise.
+  void EnqueueHere();
+  // To the completion thread.
+  void HandOver(InFlight work);
+  void HandOverLocked(InFlight work) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  InFlight RunBatch(std::vector<ReadyStep> steps);
+  InFlight RunPrestage(OpPtr op);
+  InFlight RunCarryOp(const OpPtr& op);
   // Threads: engine_threads.cc.
   void DeviceLoop();
   void CompletionLoop();
   void TimerLoop();
-  void RunBatch(std::vector<ReadyStep> steps);
-  void RunPrestage(OpPtr op);
-  void RunCarryOp(const OpPtr& op);
-  void Complete(InFlight work);
+  // Waits until it is done, commits and answers; by one thread at a time, in the order of tickets.
+  void Complete(InFlight work) ABSL_LOCKS_EXCLUDED(mutex_);
   void LoseDevice(Section& section, const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Expire(Section& section) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Time NextWake() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -145,7 +180,7 @@ class EngineImpl : public Engine {
   const std::unique_ptr<RowStore> rows_;  // reads into the device's staging
 
   mutable Mutex mutex_;
-  CondVar device_cv_;      // something for the device thread
+  CondVar device_cv_;      // something for the device
   CondVar completion_cv_;  // something in flight
   CondVar timer_cv_;       // an earlier deadline
   CondVar stopped_cv_;     // nothing lives, nothing to answer
@@ -158,7 +193,9 @@ class EngineImpl : public Engine {
   absl::Time timer_wakes_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();  // by itself
   std::deque<OpPtr> carry_ops_ ABSL_GUARDED_BY(mutex_);  // snapshots and restores for the device thread
   std::deque<InFlight> in_flight_ ABSL_GUARDED_BY(mutex_);
-  uint32_t device_work_ ABSL_GUARDED_BY(mutex_) = 0;  // taken by the device thread, not yet completed
+  uint32_t device_work_ ABSL_GUARDED_BY(mutex_) = 0;  // taken for the device, not yet completed
+  bool enqueuing_ ABSL_GUARDED_BY(mutex_) = false;    // a thread calls the device
+  bool completing_ ABSL_GUARDED_BY(mutex_) = false;   // a thread completes what was in flight first
   std::deque<std::function<void()>> answers_ ABSL_GUARDED_BY(mutex_);
   bool answering_ ABSL_GUARDED_BY(mutex_) = false;
   bool draining_ ABSL_GUARDED_BY(mutex_) = false;

@@ -6,6 +6,9 @@
 #include "core/engine/engine_impl.h"
 
 namespace pleiad {
+thread_local std::vector<OpPtr>* EngineImpl::Section::resolving_ = nullptr;
+thread_local bool EngineImpl::Section::enqueues_ = false;
+
 EngineImpl::Section::Section(EngineImpl* engine) : engine_(engine) { engine_->mutex_.Lock(); }
 
 EngineImpl::Section::~Section() {
@@ -18,18 +21,19 @@ EngineImpl::Section::~Section() {
   engine_->mutex_.Unlock();
   trash.clear();
   // Resolving may open sections of its own; what they leave is done here, so that the stack stays flat.
-  thread_local std::deque<OpPtr>* resolving = nullptr;
-  if (resolving != nullptr) {
-    for (OpPtr& op : to_resolve) resolving->push_back(std::move(op));
-  } else if (!to_resolve.empty()) {
-    std::deque<OpPtr> work(to_resolve.begin(), to_resolve.end());
-    resolving = &work;
-    while (!work.empty()) {
-      OpPtr op = std::move(work.front());
-      work.pop_front();
+  if (resolving_ != nullptr) {
+    for (OpPtr& op : to_resolve) resolving_->push_back(std::move(op));
+    return;
+  }
+  if (!to_resolve.empty()) {
+    resolving_ = &to_resolve;
+    enqueues_ = ready == Ready::kGiveToDevice;
+    for (size_t i = 0; i < to_resolve.size(); ++i) {
+      const OpPtr op = std::move(to_resolve[i]);
       engine_->Resolve(op);
     }
-    resolving = nullptr;
+    resolving_ = nullptr;
+    if (std::exchange(enqueues_, false)) engine_->EnqueueHere();
   }
   engine_->RunAnswers();
 }

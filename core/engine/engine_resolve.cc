@@ -231,7 +231,7 @@ void EngineImpl::Resolved(Section& section, const OpPtr& op, const Outcome& outc
   op->state = OpState::kReady;
   ready.op = op;
   batcher_.Add(std::move(ready));
-  device_cv_.NotifyOne();
+  if (!Section::Enqueues()) device_cv_.NotifyOne();
 }
 
 }  // namespace pleiad

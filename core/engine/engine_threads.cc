@@ -4,7 +4,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/engine/engine_impl.h"
-#include "core/engine/planner.h"
 
 namespace pleiad {
 namespace {
@@ -39,138 +38,16 @@ EngineImpl::EngineImpl(const EngineOptions& options, EngineModel model, std::uni
 EngineImpl::~EngineImpl() { Stop(); }
 
 void EngineImpl::DeviceLoop() {
-  const uint32_t depth = std::max(1u, device_->info().pipeline_depth);
   while (true) {
-    std::vector<ReadyStep> batch;
-    OpPtr carry_op;
+    DeviceWork work;
     {
       MutexLock lock(&mutex_);
-      while (!exit_threads_ && (device_work_ >= depth || (carry_ops_.empty() && batcher_.empty()))) {
-        device_cv_.Wait(&mutex_);
-      }
+      while (!exit_threads_ && !HasDeviceWork()) device_cv_.Wait(&mutex_);
       if (exit_threads_) return;
-      ++device_work_;
-      const absl::Time now = clock_->Now();
-      if (!carry_ops_.empty()) {
-        carry_op = std::move(carry_ops_.front());
-        carry_ops_.pop_front();
-        carry_op->enqueued = now;
-      } else {
-        batch = batcher_.Next();
-        for (ReadyStep& step : batch) {
-          step.op->state = OpState::kRunning;
-          step.op->enqueued = now;
-        }
-      }
+      work = TakeDeviceWork();
     }
-    if (carry_op != nullptr) {
-      RunCarryOp(carry_op);
-    } else {
-      RunBatch(std::move(batch));
-    }
+    HandOver(Enqueue(std::move(work)));
   }
-}
-
-void EngineImpl::RunBatch(std::vector<ReadyStep> steps) {
-  InFlight work;
-  work.plan = std::make_unique<BatchPlan>();
-  BatchPlan& plan = *work.plan;
-  BatchRows rows;
-  if (steps.front().op->kind == OpKind::kPrestage) {
-    RunPrestage(std::move(steps.front().op));
-    return;
-  }
-  if (steps.front().op->kind == OpKind::kLookup) {
-    auto* lookup = static_cast<LookupOp*>(steps.front().op.get());
-    const auto gather = lookup->plan->gather();
-    plan.layer = lookup->layer;
-    rows.ranges.push_back({lookup->plan.get(), 0, gather.size()});
-    if (lookup->warm.empty()) {
-      plan.num_tokens = steps.front().num_tokens;
-      plan.gather.assign(gather.begin(), gather.end());
-      // A string of this size is allocated, so it is aligned for Bf16.
-      plan.embeddings = reinterpret_cast<Bf16*>(lookup->result.embeddings.data());
-    }
-  } else {
-    std::vector<StepOp*> ops;
-    for (const ReadyStep& step : steps) ops.push_back(static_cast<StepOp*>(step.op.get()));
-    PlanBatch(ops, model_.config.geometry, options_.rollback_tokens, plan, rows);
-  }
-  for (const RowRange& range : rows.ranges) rows_->AppendFills(*range.plan, range.first, range.count, plan.fills);
-  for (ReadyStep& step : steps) work.ops.push_back(std::move(step.op));
-  absl::StatusOr<Ticket> ticket = device_->Run(plan);
-  work.status = ticket.status();
-  if (ticket.ok()) {
-    work.ticket = *ticket;
-    for (const RowRange& range : rows.ranges) rows_->Enqueued(*range.plan, range.first, range.count, *ticket);
-  }
-  MutexLock lock(&mutex_);
-  in_flight_.push_back(std::move(work));
-  completion_cv_.NotifyOne();
-}
-
-// Only the fills: its rows are in their slots before a forward comes, and its staging returns.
-void EngineImpl::RunPrestage(OpPtr op) {
-  auto* prestage = static_cast<StepOp*>(op.get());
-  InFlight work;
-  work.plan = std::make_unique<BatchPlan>();
-  work.plan->layer = prestage->layer;
-  for (const std::unique_ptr<RowPlan>& plan : prestage->plans) {
-    rows_->AppendFills(*plan, 0, plan->gather().size(), work.plan->fills);
-  }
-  if (!work.plan->fills.empty()) {
-    absl::StatusOr<Ticket> ticket = device_->Run(*work.plan);
-    work.status = ticket.status();
-    if (ticket.ok()) {
-      work.ticket = *ticket;
-      for (const std::unique_ptr<RowPlan>& plan : prestage->plans) rows_->Enqueued(*plan, 0, 0, *ticket);
-    }
-  }
-  work.ops.push_back(std::move(op));
-  MutexLock lock(&mutex_);
-  in_flight_.push_back(std::move(work));
-  completion_cv_.NotifyOne();
-}
-
-void EngineImpl::RunCarryOp(const OpPtr& op) {
-  const Geometry& geometry = model_.config.geometry;
-  InFlight work;
-  if (op->kind == OpKind::kSnapshot) {
-    auto* snapshot = static_cast<SnapshotOp*>(op.get());
-    for (Carry& carry : snapshot->sequence->carries) {
-      if (snapshot->layer && *snapshot->layer != carry.layer) continue;
-      CarryBlob blob;
-      blob.layer = model_.config.ple_layers[carry.layer.value()];
-      blob.position = carry.state.position();
-      const StepStart start = *carry.state.At(std::nullopt);
-      blob.aux = MakeAuxBlob(start.history, geometry);
-      snapshot->result.layers.push_back(std::move(blob));
-      if (geometry.state_len() == 0) continue;
-      CarryRead read;
-      read.carry = carry.slot;
-      read.ring = start.ring;
-      // The rows start at a multiple of 4 of an allocated string.
-      read.rows = reinterpret_cast<float*>(snapshot->result.layers.back().aux.data() + AuxConvOffset(geometry));
-      absl::StatusOr<Ticket> ticket = device_->ReadCarry(read);
-      work.status.Update(ticket.status());
-      if (ticket.ok()) work.ticket = *ticket;
-    }
-  } else {
-    auto* restore = static_cast<RestoreOp*>(op.get());
-    for (const RestoreOp::Layer& layer : restore->layers) {
-      if (layer.aux.fresh || geometry.state_len() == 0) continue;
-      CarryWrite write;
-      write.carry = restore->sequence->carries[layer.layer.value()].slot;
-      write.rows = layer.aux.conv_rows.data();
-      absl::StatusOr<Ticket> ticket = device_->WriteCarry(write);
-      work.status.Update(ticket.status());
-      if (ticket.ok()) work.ticket = *ticket;
-    }
-  }
-  work.ops.push_back(op);
-  MutexLock lock(&mutex_);
-  in_flight_.push_back(std::move(work));
-  completion_cv_.NotifyOne();
 }
 
 void EngineImpl::CompletionLoop() {
@@ -178,22 +55,25 @@ void EngineImpl::CompletionLoop() {
     InFlight work;
     {
       MutexLock lock(&mutex_);
-      while (!exit_completion_ && in_flight_.empty()) completion_cv_.Wait(&mutex_);
+      while (completing_ || (!exit_completion_ && in_flight_.empty())) completion_cv_.Wait(&mutex_);
       if (in_flight_.empty()) return;
+      completing_ = true;
       work = std::move(in_flight_.front());
       in_flight_.pop_front();
     }
-    // Tickets start at 1; a restore of fresh carries has no work on the device.
-    if (work.status.ok() && work.ticket != Ticket(0)) work.status = device_->Wait(work.ticket);
-    if (work.status.ok()) rows_->Completed(work.ticket);
     Complete(std::move(work));
   }
 }
 
 void EngineImpl::Complete(InFlight work) {
+  // Tickets start at 1; a restore of fresh carries has no work on the device.
+  if (work.status.ok() && work.ticket != Ticket(0)) work.status = device_->Wait(work.ticket);
+  if (work.status.ok()) rows_->Completed(work.ticket);
   Section section(this);
   --device_work_;
-  device_cv_.NotifyOne();
+  completing_ = false;
+  if (!in_flight_.empty() || exit_completion_) completion_cv_.NotifyOne();
+  if (HasDeviceWork()) device_cv_.NotifyOne();
   if (!work.status.ok()) {
     LoseDevice(section, work.status);
     for (const OpPtr& op : work.ops) {

@@ -109,6 +109,12 @@ void CheckSegment(const StepSegment& segment, uint32_t index, absl::flat_hash_se
 
 LayerChoice ChooseLayer(const ModelConfig& config, std::optional<LayerIndex> layer) {
   LayerChoice choice;
+  if (layer) {
+    choice.layer = config.Ordinal(*layer);
+  } else if (config.ple_layers.size() == 1) {
+    choice.layer = LayerOrdinal(0);
+  }
+  if (choice.layer) return choice;
   std::vector<uint32_t> zero_based, listed;
   for (LayerIndex index : config.ple_layers) {
     zero_based.push_back(index.value());
@@ -116,20 +122,10 @@ LayerChoice ChooseLayer(const ModelConfig& config, std::optional<LayerIndex> lay
   }
   const std::string layers = absl::StrCat("zero-based PLE layers: [", absl::StrJoin(zero_based, ", "),
                                           "] (the config lists [", absl::StrJoin(listed, ", "), "])");
-  if (!layer) {
-    if (config.ple_layers.size() == 1) {
-      choice.layer = LayerOrdinal(0);
-    } else {
-      choice.error = MakeDetail(Reason::kLayerUnknown, "layer_index", "absent",
-                                absl::StrCat("must name one of several; ", layers));
-    }
-    return choice;
-  }
-  choice.layer = config.Ordinal(*layer);
-  if (!choice.layer) {
-    choice.error =
-        MakeDetail(Reason::kLayerUnknown, "layer_index", absl::StrCat(layer->value(), " has no PLE"), layers);
-  }
+  choice.error =
+      layer ? MakeDetail(Reason::kLayerUnknown, "layer_index", absl::StrCat(layer->value(), " has no PLE"), layers)
+            : MakeDetail(Reason::kLayerUnknown, "layer_index", "absent",
+                         absl::StrCat("must name one of several; ", layers));
   return choice;
 }
 

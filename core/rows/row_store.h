@@ -90,12 +90,12 @@ class RowStore {
   virtual std::unique_ptr<RowPlan> Resolve(LayerOrdinal layer, std::vector<RowId> ids, ResolvePurpose purpose,
                                            DoneFn done) = 0;
 
-  // Device thread, while it builds a batch: appends the fills that ids [first, first + count) of `plan` still need.
+  // While a batch is built, one at a time: appends the fills that ids [first, first + count) of `plan` still need.
   virtual void AppendFills(RowPlan& plan, size_t first, size_t count, std::vector<Fill>& fills) = 0;
-  // Device thread, after Device::Run of that batch: the holds of ids [first, first + count) end with `ticket`. With
+  // After Device::Run of that batch, before the next is built: the holds of ids [first, first + count) end with `ticket`. With
   // `count` 0 only the fills went out, and all holds stay.
   virtual void Enqueued(RowPlan& plan, size_t first, size_t count, Ticket ticket) = 0;
-  // Completion thread: `ticket` and all before it are done; their staging rows return.
+  // `ticket` and all before it are done; their staging rows return. Called in the order of tickets.
   virtual void Completed(Ticket ticket) = 0;
 
   virtual RowStoreStats stats() const = 0;

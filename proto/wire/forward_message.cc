@@ -24,6 +24,8 @@ constexpr char kDTypeTag = 1 << 3;
 constexpr int kTagBytes = 5;
 constexpr int kLengthBytes = 5;
 constexpr int kVarintBytes = 10;
+// What a message of few segments and tokens has beside its tensor.
+constexpr size_t kUsualRest = 256;
 
 void AppendVarint(uint64_t value, std::string* out) {
   for (; value >= 0x80; value >>= 7) out->push_back(static_cast<char>(value | 0x80));
@@ -79,8 +81,14 @@ class TensorCutter {
   bool CopyVarint(uint64_t end, int max_bytes, std::string* rest, uint64_t* value) {
     *value = 0;
     for (int i = 0; i < max_bytes; ++i) {
-      if (!Copy(end, 1, rest)) return false;
-      const auto byte = static_cast<uint8_t>(rest->back());
+      if (position_ == end) return false;
+      while (at_ == slices_[slice_].size()) {
+        ++slice_;
+        at_ = 0;
+      }
+      const uint8_t byte = slices_[slice_].begin()[at_++];
+      ++position_;
+      rest->push_back(static_cast<char>(byte));
       *value |= uint64_t{byte & 0x7fu} << (7 * i);
       if (byte < 0x80) return true;
     }
@@ -167,6 +175,7 @@ bool Parse(grpc::ByteBuffer* buffer, Message* message, TensorBytes* tensor) {
   if (size > INT_MAX) return false;
   TensorCutter cutter(slices);
   std::string rest;
+  rest.reserve(kUsualRest);
   if (!cutter.Cut(size, &rest) || !message->ParseFromString(rest)) return false;
   if (TensorOf(*message).source_case() == v1::Tensor::kData) *tensor = TensorBytes(slices, cutter.data());
   return true;

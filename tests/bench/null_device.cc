@@ -34,6 +34,7 @@ NullDevice::NullDevice(std::unique_ptr<Device> inner, const Geometry& geometry)
     : inner_(std::move(inner)), channels_(geometry.channels()), info_(inner_->info()) {
   info_.name = "null";
   info_.detail = "no stage";
+  info_.run_cost = RunCost::kEnqueueing;
 }
 
 absl::StatusOr<Ticket> NullDevice::Finish(absl::StatusOr<Ticket> inner) {

@@ -26,6 +26,7 @@ class NullDevice final : public Device {
   absl::StatusOr<Ticket> WriteCarry(const CarryWrite& write) override { return Finish(inner_->WriteCarry(write)); }
   // All that was enqueued is done.
   absl::Status Wait(Ticket) override { return absl::OkStatus(); }
+  bool IsDone(Ticket) const override { return true; }
 
  private:
   // Waits for the inner device's work.
@@ -34,7 +35,7 @@ class NullDevice final : public Device {
   const std::unique_ptr<Device> inner_;
   const uint32_t channels_;
   DeviceInfo info_;
-  uint64_t last_ticket_ = 0;  // of the thread that enqueues
+  uint64_t last_ticket_ = 0;  // of the thread that enqueues now
 };
 
 }  // namespace pleiad::bench

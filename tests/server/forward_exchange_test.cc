@@ -39,11 +39,12 @@ TEST(ForwardExchange, TheTensorIsWhereItWasReceivedAndTheOutputIsSentFromWhereIt
   const std::string bytes = sent.SerializeAsString();
   const grpc::Slice slice(bytes);
   grpc::ByteBuffer message(&slice, 1);
+  OutputPool outputs;
   ForwardExchange exchange;
   ASSERT_TRUE(exchange.Receive(&message));
   EXPECT_FALSE(message.Valid());
   EXPECT_EQ(exchange.bytes(TestLimits()), bytes.size() + sent.highway().data().size());
-  const StepRequest step = exchange.MakeStep(TestLimits(), {});
+  const StepRequest step = exchange.MakeStep(TestLimits(), {}, &outputs);
   ASSERT_NE(step.input.data, nullptr);
   EXPECT_EQ(reinterpret_cast<const uint8_t*>(step.input.data) + step.input.bytes, slice.end());
   std::byte* output = step.output.allocate(32);
@@ -61,9 +62,10 @@ TEST(ForwardExchange, TheTensorIsWhereItWasReceivedAndTheOutputIsSentFromWhereIt
 
 TEST(ForwardExchange, AFailedStepHasNoOutput) {
   grpc::ByteBuffer message = BufferOf(Step(5, 1).SerializeAsString());
+  OutputPool outputs;
   ForwardExchange exchange;
   ASSERT_TRUE(exchange.Receive(&message));
-  exchange.MakeStep(TestLimits(), {}).output.allocate(32);
+  exchange.MakeStep(TestLimits(), {}, &outputs).output.allocate(32);
   StepResult result;
   result.outcome.code = absl::StatusCode::kDataLoss;
   const v1::ForwardResponse response = ResponseOf(exchange.Answer(result, false));
@@ -74,9 +76,10 @@ TEST(ForwardExchange, AFailedStepHasNoOutput) {
 
 TEST(ForwardExchange, AStepWithoutTokensHasNoOutput) {
   grpc::ByteBuffer message = BufferOf("");
+  OutputPool outputs;
   ForwardExchange exchange;
   ASSERT_TRUE(exchange.Receive(&message));
-  EXPECT_EQ(exchange.MakeStep(TestLimits(), {}).input.source, StepInput::Source::kAbsent);
+  EXPECT_EQ(exchange.MakeStep(TestLimits(), {}, &outputs).input.source, StepInput::Source::kAbsent);
   StepResult result;
   EXPECT_FALSE(ResponseOf(exchange.Answer(result, false)).has_output());
 }

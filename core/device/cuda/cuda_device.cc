@@ -89,6 +89,15 @@ absl::Status CudaDevice::Wait(Ticket ticket) {
   }
 }
 
+bool CudaDevice::IsDone(Ticket ticket) const {
+  MutexLock lock(&mutex_);
+  if (!lost_.ok() || done_ >= ticket) return true;
+  if (queue_.empty() || queue_.back().ticket != ticket) return false;
+  if (cudaEventQuery(queue_.back().done) != cudaErrorNotReady) return true;  // an error is Wait's to tell
+  cudaGetLastError();  // this thread's next launch must not report it
+  return false;
+}
+
 absl::Status CudaDevice::Retire(const Work& work) {
   PLEIAD_RETURN_IF_ERROR(UseGpu());
   PLEIAD_RETURN_IF_ERROR(ToStatus(cudaEventSynchronize(work.done), "cudaEventSynchronize"));

@@ -42,6 +42,7 @@ class CudaDevice : public Device {
   absl::StatusOr<Ticket> ReadCarry(const CarryRead& read) override ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<Ticket> WriteCarry(const CarryWrite& write) override ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status Wait(Ticket ticket) override ABSL_LOCKS_EXCLUDED(mutex_);
+  bool IsDone(Ticket ticket) const override ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
   static constexpr uint32_t kNone = ~0u;

@@ -57,6 +57,7 @@ absl::Status CudaDevice::Start(std::vector<LayerWeights> weights) {
   info_.name = absl::StrCat("cuda:", options_.cuda_ordinal);
   info_.detail = gpu.name;
   info_.pipeline_depth = kSlots;
+  info_.run_cost = RunCost::kEnqueueing;
   PLEIAD_ASSIGN_OR_RETURN(compute_, MakeStream(StreamPriority::kNormal));
   PLEIAD_ASSIGN_OR_RETURN(upload_, MakeStream(StreamPriority::kHigh));
   PLEIAD_ASSIGN_OR_RETURN(download_, MakeStream(StreamPriority::kHigh));

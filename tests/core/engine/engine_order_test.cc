@@ -41,6 +41,48 @@ TEST(EngineOrder, ReadyStepsOfManySequencesShareABatch) {
   EXPECT_EQ(third.Get().segments.at(0).position, Position(1));
 }
 
+TEST(EngineOrder, AnIdleDeviceThatOnlyEnqueuesIsGivenAShortStepByTheThreadThatSubmitsIt) {
+  for (const RunCost cost : {RunCost::kTheWork, RunCost::kEnqueueing}) {
+    Harness h({.run_cost = cost});
+    const bool here = cost == RunCost::kEnqueueing;
+    const SequenceId a = h.Open().sequence;
+    Answer<StepResult> answer = h.Submit(h.Request(a, {1}));
+    EXPECT_TRUE(!here || answer.ready());  // nothing was left to another thread
+    EXPECT_EQ(answer.Get().segments.at(0).position, Position(1));
+    EXPECT_EQ(h.device->WaitForBatches(1)[0].thread == std::this_thread::get_id(), here);
+  }
+}
+
+TEST(EngineOrder, ABusyDeviceIsGivenStepsByItsThreadInTheBatchesTheyGatherTo) {
+  Harness h({.run_cost = RunCost::kEnqueueing, .pipeline_depth = 2});
+  const SequenceId a = h.Open().sequence, b = h.Open().sequence, c = h.Open().sequence, d = h.Open().sequence;
+  h.device->Hold();
+  Answer<StepResult> first = h.Submit(h.Request(a, {1}));
+  EXPECT_EQ(h.device->WaitForBatches(1)[0].thread, std::this_thread::get_id());
+  EXPECT_FALSE(first.ready());
+  Answer<StepResult> second = h.Submit(h.Request(b, {1, 2}));
+  EXPECT_NE(h.device->WaitForBatches(2)[1].thread, std::this_thread::get_id());
+  Answer<StepResult> third = h.Submit(h.Request(c, {3}));
+  Answer<StepResult> fourth = h.Submit(h.Request(d, {3, 4}));
+  h.device->Open();
+  EXPECT_TRUE(third.Get().outcome.ok());
+  EXPECT_TRUE(fourth.Get().outcome.ok());
+  const std::vector<RanBatch> ran = h.device->WaitForBatches(3);
+  EXPECT_EQ(ran.size(), 3u);
+  EXPECT_EQ(ran[2].num_tokens, 3u);
+}
+
+TEST(EngineOrder, AStepOfManyBytesIsLeftToTheDeviceThread) {
+  Harness h({.max_tokens = 1 << 16, .run_cost = RunCost::kEnqueueing});
+  const SequenceId a = h.Open().sequence;
+  const size_t tokens = (1 << 20) / (h.geometry.channels() * sizeof(float)) + 1;
+  std::vector<std::byte> highway(tokens * h.geometry.channels() * sizeof(float));
+  StepRequest request = h.Request(a, std::vector<uint32_t>(tokens, 1));
+  request.input = {StepInput::Source::kData, DType::kF32, highway.data(), {}, highway.size()};
+  EXPECT_TRUE(h.Step(std::move(request)).outcome.ok());
+  EXPECT_NE(h.device->WaitForBatches(1)[0].thread, std::this_thread::get_id());
+}
+
 TEST(EngineOrder, APositionMovesTheCarryFirst) {
   Harness h;
   const SequenceId a = h.Open().sequence;

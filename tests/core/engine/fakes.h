@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -20,12 +21,17 @@ struct RanBatch {
   uint32_t num_tokens = 0;
   std::vector<SegmentPlan> segments;
   std::vector<GatherIndex> gather;
+  std::thread::id thread;
 };
 
 // Completes tickets at once, or when told. Its carries hold only what WriteCarry gave; a step adds 1 to its highway.
 class FakeDevice : public Device {
  public:
-  explicit FakeDevice(Geometry geometry) : geometry_(geometry) { info_.name = "fake"; }
+  FakeDevice(Geometry geometry, RunCost run_cost, uint32_t pipeline_depth) : geometry_(geometry) {
+    info_.name = "fake";
+    info_.run_cost = run_cost;
+    info_.pipeline_depth = pipeline_depth;
+  }
 
   const DeviceInfo& info() const override { return info_; }
   DeviceStats stats() const override { return {}; }
@@ -34,7 +40,7 @@ class FakeDevice : public Device {
 
   absl::StatusOr<Ticket> Run(const BatchPlan& plan) override {
     MutexLock lock(&mutex_);
-    ran_.push_back({plan.num_tokens, plan.segments, plan.gather});
+    ran_.push_back({plan.num_tokens, plan.segments, plan.gather, std::this_thread::get_id()});
     changed_.NotifyAll();
     for (const TensorPart& part : plan.parts) {
       const size_t values = size_t{part.num_tokens} * geometry_.channels();
@@ -60,6 +66,11 @@ class FakeDevice : public Device {
     MutexLock lock(&mutex_);
     while (held_ && ticket.value() > let_go_ && failure_.ok()) changed_.Wait(&mutex_);
     return failure_;
+  }
+
+  bool IsDone(Ticket ticket) const override {
+    MutexLock lock(&mutex_);
+    return !held_ || ticket.value() <= let_go_;
   }
 
   // From now on tickets wait for LetGo.
@@ -94,7 +105,7 @@ class FakeDevice : public Device {
  private:
   const Geometry geometry_;
   DeviceInfo info_;
-  Mutex mutex_;
+  mutable Mutex mutex_;
   CondVar changed_;
   bool held_ ABSL_GUARDED_BY(mutex_) = false;
   uint64_t let_go_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -1,6 +1,7 @@
 // An engine over fakes, with calls that wait for their answers.
 #pragma once
 
+#include <cstdlib>
 #include <future>
 #include <memory>
 #include <string>
@@ -29,11 +30,18 @@ class Answer {
   std::shared_future<T> future_;
 };
 
+// With PLEIAD_TEST_RUN_ENQUEUES in the environment harnesses have a device whose Run only enqueues.
+inline RunCost DefaultRunCost() {
+  return std::getenv("PLEIAD_TEST_RUN_ENQUEUES") != nullptr ? RunCost::kEnqueueing : RunCost::kTheWork;
+}
+
 struct HarnessOptions {
   uint32_t layers = 1;
   uint32_t max_tokens = 64;
   uint32_t max_sequences = 4;
   uint32_t rollback_tokens = 4;
+  RunCost run_cost = DefaultRunCost();
+  uint32_t pipeline_depth = 1;
 };
 
 class Harness {
@@ -58,7 +66,7 @@ class Harness {
     }
     model.config = config;
     geometry = config.geometry;
-    auto fake_device = std::make_unique<FakeDevice>(geometry);
+    auto fake_device = std::make_unique<FakeDevice>(geometry, options.run_cost, options.pipeline_depth);
     auto fake_rows = std::make_unique<FakeRowStore>();
     device = fake_device.get();
     rows = fake_rows.get();
