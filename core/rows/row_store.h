@@ -92,8 +92,8 @@ class RowStore {
 
   // While a batch is built, one at a time: appends the fills that ids [first, first + count) of `plan` still need.
   virtual void AppendFills(RowPlan& plan, size_t first, size_t count, std::vector<Fill>& fills) = 0;
-  // After Device::Run of that batch, before the next is built: the holds of ids [first, first + count) end with `ticket`. With
-  // `count` 0 only the fills went out, and all holds stay.
+  // After Device::Run of that batch, before the next is built: the holds of ids [first, first + count) end with
+  // `ticket`. With `count` 0 only the fills went out, and all holds stay.
   virtual void Enqueued(RowPlan& plan, size_t first, size_t count, Ticket ticket) = 0;
   // `ticket` and all before it are done; their staging rows return. Called in the order of tickets.
   virtual void Completed(Ticket ticket) = 0;
