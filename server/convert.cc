@@ -180,7 +180,12 @@ grpc::Status ToGrpcStatus(const Outcome& outcome) {
 }
 
 std::string ToStatusMetadata(const Outcome& outcome) {
-  v1::Status status = ToProto(outcome);
+  // Fewer than this fit where each says something.
+  constexpr size_t kMostDetails = 256;
+  Outcome first{.code = outcome.code, .message = outcome.message, .details = {}};
+  first.details.assign(outcome.details.begin(), outcome.details.begin() + static_cast<ptrdiff_t>(std::min<size_t>(
+                                                                              outcome.details.size(), kMostDetails)));
+  v1::Status status = ToProto(first);
   CutTo(kMaxMessageBytes, *status.mutable_message());
   for (v1::ErrorDetail& detail : *status.mutable_details()) {
     // These may quote the client.

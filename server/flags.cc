@@ -103,8 +103,7 @@ void AddOptions(CLI::App& app, RawFlags& raw) {
   app.add_flag("--allow-client-regions", flags.allow_client_regions,
                "Clients of unix: listeners may pass tensors in files of --shm-dir, which all of them can then name");
   app.add_option("--shm-dir", flags.shm_dir, "Folder whose files --allow-client-regions lets clients attach")
-      ->type_name("DIR")
-      ->capture_default_str();
+      ->type_name("DIR");
   app.add_flag("--batch-invariant", flags.batch_invariant,
                "Bit-equal results whatever a request is batched with; slower");
   app.add_option("--eos-token-id", flags.eos_token_id, "Token id that ends the hash window [the config's]")
@@ -244,6 +243,10 @@ absl::StatusOr<ServerFlags> ReadFlags(const CLI::App& app, RawFlags& raw) {
   for (const std::string& text : flags.listen) {
     PLEIAD_ASSIGN_OR_RETURN(const ListenAddress address, ParseListenAddress(text));
     unix_socket |= address.is_unix();
+  }
+  if (flags.allow_client_regions && flags.shm_dir.empty()) {
+    return absl::InvalidArgumentError(
+        "--allow-client-regions: needs a --shm-dir, whose files any client of a Unix socket can then name");
   }
   if (flags.allow_client_regions && !unix_socket) {
     return absl::InvalidArgumentError(

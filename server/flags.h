@@ -33,7 +33,7 @@ struct ServerFlags {
   absl::Duration sequence_ttl = absl::Minutes(10);
   absl::Duration drain_timeout = absl::Seconds(30);
   bool allow_client_regions = false;  // on listeners of Unix sockets
-  std::string shm_dir = "/dev/shm";   // whose files may be regions
+  std::string shm_dir;                // whose files may be regions
   uint32_t max_inflight_requests = 1024;
   std::optional<uint64_t> max_inflight_bytes;  // absent: 4 x max_message_bytes
   bool batch_invariant = false;

@@ -9,6 +9,7 @@ namespace pleiad {
 
 bool ForwardExchange::Receive(grpc::ByteBuffer* message) {
   message_bytes_ = message->Length();
+  message_ = *message;
   return ParseForwardMessage(message, &request_, &tensor_);
 }
 
@@ -44,6 +45,7 @@ grpc::ByteBuffer ForwardExchange::Answer(StepResult& result, bool draining) {
   response.set_draining(draining);
   v1::ForwardRequest().Swap(&request_);
   tensor_ = TensorBytes();
+  message_.Clear();
   regions_ = StepRegions();
   const std::shared_ptr<std::byte[]> output = std::move(output_);
   if (!result.outcome.ok() || output == nullptr) return SerializeForwardMessage(response);

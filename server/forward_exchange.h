@@ -34,6 +34,9 @@ class ForwardExchange {
   grpc::ByteBuffer Answer(StepResult& result, bool draining);
 
  private:
+  // The last to go: gRPC 1.51 counts received slices in its quota, and under pressure crashes where the last reference
+  // to one goes on a thread of ours; a byte buffer's destruction it is prepared for.
+  grpc::ByteBuffer message_;
   v1::ForwardRequest request_;
   TensorBytes tensor_;
   StepRegions regions_;

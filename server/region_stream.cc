@@ -20,6 +20,7 @@ void RegionStream::OnReadDone(bool ok) {
   const RegionTable::Attached attached = state_->regions()->Attach(request_, this);
   *response_.mutable_status() = ToProto(attached.outcome);
   response_.set_region_id(attached.id);
+  v1::AttachRegionsRequest().Swap(&request_);  // a hostile one is large
   MutexLock lock(&mutex_);
   if (!finished_) StartWrite(&response_);
 }

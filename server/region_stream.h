@@ -10,7 +10,7 @@
 
 namespace pleiad {
 
-// Ends OK when the client half-closes, when it cancels, or by End().
+// Ends OK when the client half-closes; when it cancels; or by End().
 class RegionStream final : public grpc::ServerBidiReactor<v1::AttachRegionsRequest, v1::AttachRegionsResponse>,
                            public EndableStream {
  public:

@@ -133,6 +133,11 @@ std::shared_ptr<const Region> RegionTable::OpenFile(const v1::AttachRegionsReque
   UniqueFd fd = OpenBeneath(shm_dir_.get(), request.path());
   if (!fd.valid()) {
     const int error = errno;
+    if (error == EMFILE || error == ENFILE || error == ENOMEM) {
+      *why = Failed(absl::StatusCode::kResourceExhausted, absl::StrCat("path ", shown, ": ", std::strerror(error)),
+                    MakeDetail(Reason::kInvalidField, "path", shown, std::strerror(error)));
+      return nullptr;
+    }
     *why = Invalid("path", shown,
                    absl::StrCat("must be a file beneath --shm-dir ", shm_dir_name_,
                                 ", named without links: ", std::strerror(error)));

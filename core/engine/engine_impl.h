@@ -2,9 +2,9 @@
 // thread that commits and answers, a timer thread for deadlines and idle sequences. Hashing, row resolving, batch
 // building and answers happen outside the lock.
 //
-// Waking a thread takes as long as a small batch. So an idle device whose Run only enqueues is given a short step by
-// the thread that submitted it, which then also completes it if it is done already. While the device works, waking a
-// thread costs nothing: steps gather for the device thread, and the completion thread waits.
+// Waking a thread takes as long as a small batch. So an idle device whose Run only enqueues is given the next
+// batch by a thread that has submitted a short step, which then also completes it if it is done already. While the
+// device works, waking a thread costs nothing: steps gather for the device thread, and the completion thread waits.
 #pragma once
 
 #include <cstdint>

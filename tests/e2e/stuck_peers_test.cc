@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <iostream>
 #include <memory>
 #include <random>
@@ -131,6 +132,27 @@ TEST_F(StuckPeersTest, ClientsThatStopInsideAMessageKeepWithinTheQuotaAndOthersG
   std::cout << ended << " ended\n";
   peers.clear();
   EXPECT_EQ(Run(), expected_);
+}
+
+// Messages that were received count in the quota until they are answered, on whichever thread that is.
+TEST_F(StuckPeersTest, AnswersGoOutWhileTheQuotaIsUsedUp) {
+  const std::string message(16 * kMiB, 'x');
+  const client::Sequence sequence = *client_->OpenSequence();
+  std::atomic<bool> over{false};
+  std::vector<std::thread> peers;
+  for (int i = 0; i < 6; ++i) {
+    peers.emplace_back([&] {
+      while (!over) {
+        const auto peer = NewPeer("1S");
+        // The last byte never comes; who is ended, at its deadline if not before, comes back.
+        if (peer->SendPart(1, message, message.size() + 4)) peer->ReadToEnd(1);
+      }
+    });
+  }
+  for (int i = 0; i < (kSanitized ? 12 : 60); ++i)
+    EXPECT_EQ(RunPassage(*stream_, sequence, passage_, {100}).size(), expected_.size()) << i;
+  over = true;
+  for (std::thread& peer : peers) peer.join();
 }
 
 TEST_F(StuckPeersTest, WhatTheyHoldIsFreedAtTheirDeadlines) {

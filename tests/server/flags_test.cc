@@ -154,6 +154,19 @@ TEST(Flags, TheTableAndItsReaderAreChosen) {
   }
 }
 
+TEST(Flags, RegionsNeedAUnixSocketAndAFolder) {
+  const auto parse = [](std::vector<std::string> args) {
+    args.insert(args.begin(), {"--model", "m", "--allow-client-regions"});
+    return ParseCommandLine(args, {});
+  };
+  EXPECT_THAT(std::string(parse({"--listen", "unix:s"}).status().message()), HasSubstr("needs a --shm-dir"));
+  EXPECT_THAT(std::string(parse({"--shm-dir", "d"}).status().message()), HasSubstr("needs a --listen unix:PATH"));
+  const auto line = parse({"--shm-dir", "d", "--listen", "unix:s"});
+  ASSERT_TRUE(line.ok()) << line.status();
+  EXPECT_TRUE(line->flags.allow_client_regions);
+  EXPECT_EQ(line->flags.shm_dir, "d");
+}
+
 TEST(Flags, BadValuesAreRefusedByName) {
   for (const auto& args : std::vector<std::vector<std::string>>{{"--device", "tpu"},
                                                                 {"--table", "big"},
