@@ -54,7 +54,8 @@ class GrpcListeners {
                          const GenericServiceFactory& make_generic);
 
   // One for all servers. Admission counts a message once it is whole, this from its first byte: past it gRPC gives
-  // buffers back, then ends streams, RESOURCE_EXHAUSTED, until it is kept.
+  // buffers back, then ends streams (RESOURCE_EXHAUSTED) and idle connections (UNAVAILABLE) until it is kept, whoever's
+  // they are.
   grpc::ResourceQuota quota_;
   std::vector<ListenAddress> addresses_;
   std::vector<std::unique_ptr<Group>> groups_;
