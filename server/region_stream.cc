@@ -40,6 +40,8 @@ void RegionStream::Close(const Outcome& outcome) {
     MutexLock lock(&mutex_);
     if (std::exchange(finished_, true)) return;
   }
+  // Before the status goes out: a client that has it finds the ids gone. One attached meanwhile goes in OnDone.
+  state_->regions()->Detach(this);
   if (!outcome.ok()) context_->AddTrailingMetadata(kStatusMetadataKey, ToStatusMetadata(outcome));
   state_->counters.CountRpc(Rpc::kAttachRegions, context_->IsCancelled() ? absl::StatusCode::kCancelled : outcome.code);
   Finish(ToGrpcStatus(outcome));
