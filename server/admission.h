@@ -3,7 +3,7 @@
 //
 // Streams that have not shown yet that they read their answers leave an eighth of the requests and a quarter of the
 // bytes to the others, so that streams that are never read, however many, do not stop those that are. Unary calls have
-// no such share: answers that nobody takes hold their bytes until their calls end.
+// no such share: answers that nobody takes hold their bytes until their calls end (stall_watch.h).
 //
 // Where nothing is in flight (of the stream, of such streams, or at all) a request larger than the bound is admitted
 // alone, so none waits for ever.

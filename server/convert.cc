@@ -268,6 +268,12 @@ Outcome MalformedRequest() {
   return InvalidField(Reason::kInvalidField, "request", "malformed", "must be a serialised ForwardRequest");
 }
 
+Outcome TooLargeBesideTensor(const ServiceLimits& limits) {
+  return InvalidField(Reason::kTooManyTokens, "request", "too large beside its tensor",
+                      absl::StrCat("at most ", limits.max_segments, " segments (--max-tokens + --max-sequences) and ",
+                                   limits.request_bytes, " bytes beside highway.data"));
+}
+
 Outcome TooManyInFlight(const ServiceLimits& limits) {
   return Failed(
       absl::StatusCode::kResourceExhausted,

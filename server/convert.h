@@ -57,6 +57,8 @@ Outcome Loading();
 Outcome Stopping();
 // A message that does not parse.
 Outcome MalformedRequest();
+// A step with too many segments or too much beside its tensor.
+Outcome TooLargeBesideTensor(const ServiceLimits& limits);
 Outcome TooManyInFlight(const ServiceLimits& limits);
 // INVALID_ARGUMENT: "field value: rule".
 Outcome InvalidField(Reason reason, const std::string& field, const std::string& value, const std::string& rule);

@@ -7,18 +7,23 @@
 
 namespace pleiad {
 
-bool ForwardExchange::Receive(grpc::ByteBuffer* message) {
+bool ForwardExchange::Receive(grpc::ByteBuffer* message, const ServiceLimits& limits) {
   message_bytes_ = message->Length();
   message_ = *message;
-  return ParseForwardMessage(message, &request_, &tensor_);
+  const ForwardRequestLimits bounds{.bytes = limits.request_bytes, .segments = limits.max_segments};
+  const ForwardRequestParse parse = ParseForwardRequest(message, bounds, &request_, &tensor_);
+  too_large_ = parse == ForwardRequestParse::kTooLarge;
+  return parse != ForwardRequestParse::kMalformed;
 }
 
 uint64_t ForwardExchange::bytes(const ServiceLimits& limits) const {
-  return message_bytes_ + OutputBytes(request_, limits) + RegionBytes(request_, limits);
+  return message_bytes_ + request_.SpaceUsedLong() - sizeof(request_) + OutputBytes(request_, limits) +
+         RegionBytes(request_, limits);
 }
 
 StepRequest ForwardExchange::MakeStep(const ServiceLimits& limits, const RegionAccess& access, OutputPool* outputs) {
   StepRequest step = ToStepRequest(request_, tensor_, message_bytes_, limits);
+  if (too_large_) step.refused = TooLargeBesideTensor(limits);
   if (!step.refused) step.refused = regions_.Begin(request_, access, limits, outputs, &step);
   step.output.allocate = [this, outputs](uint64_t bytes) {
     if (regions_.has_output()) return regions_.AllocateOutput(outputs, bytes);

@@ -20,11 +20,12 @@ namespace pleiad {
 // Its calls come one after another.
 class ForwardExchange {
  public:
-  // Empties `message`. False: it is no ForwardRequest, and nothing else may be called.
-  bool Receive(grpc::ByteBuffer* message);
+  // Empties `message`. False: it is no ForwardRequest, and nothing else may be called. One with too much beside its
+  // tensor is not read to its end, and refused.
+  bool Receive(grpc::ByteBuffer* message, const ServiceLimits& limits);
 
   const v1::ForwardRequest& request() const { return request_; }
-  // What it holds of the memory for messages: both of them, as far as they are tensors.
+  // What it holds of the memory for messages: the request as it came and as it is kept, and the tensor of the response.
   uint64_t bytes(const ServiceLimits& limits) const;
   // The engine's request. It points into the exchange, which stays where it is until the engine has answered.
   // `outputs` outlives the step.
@@ -39,6 +40,7 @@ class ForwardExchange {
   grpc::ByteBuffer message_;
   v1::ForwardRequest request_;
   TensorBytes tensor_;
+  bool too_large_ = false;
   StepRegions regions_;
   uint64_t message_bytes_ = 0;
   std::shared_ptr<std::byte[]> output_;

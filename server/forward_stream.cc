@@ -32,7 +32,7 @@ ForwardStream::StepPtr ForwardStream::TakeRead() {
 
 void ForwardStream::OnReadDone(bool ok) {
   StepPtr step = TakeRead();
-  const bool good = ok && step->exchange.Receive(&step->message);
+  const bool good = ok && step->exchange.Receive(&step->message, state_->limits());
   {
     MutexLock lock(&mutex_);
     half_closed_ = half_closed_ || !good;
@@ -114,6 +114,10 @@ void ForwardStream::Answer(const StepPtr& step, StepResult result) {
     running_.erase(step);
     dropped = cancelled_;
     if (!dropped) {
+      if (answered_.empty()) {
+        busy_began_ = state_->clock()->Now();
+        busy_bytes_ = 0;
+      }
       answered_.push_back(step);
       WriteNext();
     }
@@ -125,8 +129,8 @@ void ForwardStream::Answer(const StepPtr& step, StepResult result) {
 void ForwardStream::WriteNext() {
   if (writing_ || answered_.empty()) return;
   writing_ = true;
-  write_began_ = state_->clock()->Now();
   write_bytes_ = answered_.front()->message.Length();
+  busy_bytes_ += write_bytes_;
   StartWrite(&answered_.front()->message);
 }
 
@@ -182,7 +186,7 @@ void ForwardStream::OnCancel() {
 void ForwardStream::CancelIfStalled(absl::Time now) {
   {
     MutexLock lock(&mutex_);
-    if (!writing_ || cancelled_ || now - write_began_ < ReadPatience(write_bytes_)) return;
+    if (!writing_ || cancelled_ || now - busy_began_ < ReadPatience(busy_bytes_)) return;
     cancelling_ = true;
   }
   context_->TryCancel();

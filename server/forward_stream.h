@@ -85,7 +85,9 @@ class ForwardStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grp
   absl::flat_hash_set<StepPtr> running_ ABSL_GUARDED_BY(mutex_);
   std::deque<StepPtr> answered_ ABSL_GUARDED_BY(mutex_);  // the front is being written while writing_
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
-  absl::Time write_began_ ABSL_GUARDED_BY(mutex_);
+  // Since there was no answer to write: when that was, and the bytes written and being written.
+  absl::Time busy_began_ ABSL_GUARDED_BY(mutex_);
+  uint64_t busy_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t write_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   bool cancelling_ ABSL_GUARDED_BY(mutex_) = false;  // the context is in use
   bool half_closed_ ABSL_GUARDED_BY(mutex_) = false;

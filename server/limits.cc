@@ -24,6 +24,10 @@ absl::StatusOr<ServiceLimits> ComputeLimits(const ServerFlags& flags, uint32_t c
                      " bytes and must stay below 2^31; at most ", (kLargest - kEnvelope) / token_bytes, " at ",
                      channels, " channels"));
   }
+  // An id, and a segment with it: of throw-away sequences there may be one for each token.
+  constexpr uint64_t kSegmentBytes = 48;
+  limits.max_segments = uint64_t{flags.max_tokens} + flags.max_sequences;
+  limits.request_bytes = limits.max_segments * kSegmentBytes + kEnvelope;
   limits.receive_bytes = static_cast<int>(std::min(2 * limits.max_message_bytes, kLargest));
   limits.inflight_requests = flags.max_inflight_requests;
   limits.inflight_bytes = flags.max_inflight_bytes.value_or(4 * limits.max_message_bytes);

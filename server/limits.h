@@ -14,6 +14,8 @@ struct ServiceLimits {
   uint32_t rollback_tokens = 0;
   uint32_t channels = 0;
   uint64_t max_message_bytes = 0;  // max_tokens * (4 * channels + 16) + 64 KiB
+  uint64_t request_bytes = 0;      // of a step beside its tensor: 48 * (max_tokens + max_sequences) + 64 KiB
+  uint64_t max_segments = 0;       // max_tokens + max_sequences
   int receive_bytes = 0;           // gRPC's own limit: twice that, at most 2^31 - 1
   uint64_t inflight_requests = 0;
   uint64_t inflight_bytes = 0;

@@ -101,7 +101,7 @@ grpc::ServerUnaryReactor* PleService::Forward(grpc::CallbackServerContext* conte
   };
   const auto refuse = [&finish](const Outcome& outcome) { finish({.outcome = outcome, .segments = {}, .stats = {}}); };
   grpc::ByteBuffer message = *request;
-  if (!exchange->Receive(&message)) {
+  if (!exchange->Receive(&message, state_->limits())) {
     call->Complete(state_->Refusal().value_or(MalformedRequest()));
   } else if (const auto refusal = state_->Refusal()) {
     refuse(*refusal);

@@ -1,4 +1,4 @@
-// Ends streams whose clients do not read, once what they hold is wanted by others.
+// Ends calls whose clients do not read, or read a trickle, once what they hold is wanted by others.
 #pragma once
 
 #include <cstdint>
@@ -16,11 +16,11 @@ namespace pleiad {
 class StallableCall {
  public:
   virtual ~StallableCall() = default;
-  // Ends the call if an answer has waited to be taken for longer than ReadPatience. With no lock held.
+  // Ends the call if answers have waited to be taken for longer than ReadPatience. With no lock held.
   virtual void CancelIfStalled(absl::Time now) = 0;
 };
 
-// For an answer of so many bytes: five seconds and what a slow network needs.
+// For answers of so many bytes, written one after another: five seconds and what a slow network needs.
 absl::Duration ReadPatience(uint64_t bytes);
 
 // While requests wait, or are refused, because the bound of all requests is reached, looks at every call once a second.

@@ -16,6 +16,7 @@ std::shared_ptr<UnaryCall> UnaryCall::Create(ServiceState* state, grpc::Callback
 bool UnaryCall::Admit(uint64_t bytes) {
   if (!state_->admission.TryAdmit(bytes)) return false;
   admitted_ = bytes;
+  state_->stalls.Add(self_);
   return true;
 }
 
@@ -32,6 +33,10 @@ void UnaryCall::Complete(const Outcome& outcome) {
   if (!outcome.ok()) context_->AddTrailingMetadata(kStatusMetadataKey, ToStatusMetadata(outcome));
   state_->counters.CountRpc(rpc_, outcome.code);
   if (admitted_) state_->admission.ReleaseRequest();
+  {
+    MutexLock lock(&mutex_);
+    answered_ = state_->clock()->Now();
+  }
   Finish(ToGrpcStatus(outcome));
 }
 
@@ -45,8 +50,24 @@ void UnaryCall::OnCancel() {
   if (step) state_->engine()->Cancel(*step);
 }
 
+void UnaryCall::CancelIfStalled(absl::Time now) {
+  {
+    MutexLock lock(&mutex_);
+    if (!answered_ || now - *answered_ < ReadPatience(admitted_.value_or(0))) return;
+  }
+  MutexLock lock(&context_mutex_);
+  if (!done_) context_->TryCancel();
+}
+
 void UnaryCall::OnDone() {
-  if (admitted_) state_->admission.ReleaseBytes(*admitted_);
+  {
+    MutexLock lock(&context_mutex_);
+    done_ = true;
+  }
+  if (admitted_) {
+    state_->stalls.Remove(this);
+    state_->admission.ReleaseBytes(*admitted_);
+  }
   const std::shared_ptr<UnaryCall> self = std::move(self_);
   state_->EndCall();
 }

@@ -10,12 +10,13 @@
 #include "grpcpp/grpcpp.h"
 #include "server/rpc_counters.h"
 #include "server/service_state.h"
+#include "server/stall_watch.h"
 
 namespace pleiad {
 
 // Request and response messages live until gRPC is done with the call, which is after Complete. Whoever may touch
 // the call after Complete holds the shared_ptr.
-class UnaryCall : public grpc::ServerUnaryReactor {
+class UnaryCall : public grpc::ServerUnaryReactor, public StallableCall {
  public:
   static std::shared_ptr<UnaryCall> Create(ServiceState* state, grpc::CallbackServerContext* context, Rpc rpc);
 
@@ -24,6 +25,9 @@ class UnaryCall : public grpc::ServerUnaryReactor {
 
   // The step that a cancelled call cancels; cancels it at once when the call is cancelled already.
   void SetStep(StepId step);
+
+  // Once the call is answered.
+  void CancelIfStalled(absl::Time now) override;
 
   // Answers, once. The serialised Status of a failure goes to the trailing metadata.
   void Complete(const Outcome& outcome);
@@ -41,7 +45,12 @@ class UnaryCall : public grpc::ServerUnaryReactor {
   std::optional<uint64_t> admitted_;  // written before the engine knows the call
   std::shared_ptr<UnaryCall> self_;   // until OnDone
 
+  // While the watch uses the context, which gRPC frees after OnDone; it calls OnDone on threads of its own.
+  Mutex context_mutex_;
+  bool done_ ABSL_GUARDED_BY(context_mutex_) = false;
+
   Mutex mutex_;
+  std::optional<absl::Time> answered_ ABSL_GUARDED_BY(mutex_);
   std::optional<StepId> step_ ABSL_GUARDED_BY(mutex_);
   bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
 };

@@ -21,6 +21,7 @@ static_assert(v1::Tensor::kDtypeFieldNumber == 1);
 constexpr uint8_t kLengthDelimited = 2;
 constexpr char kTensorTag = static_cast<char>(kTensorField << 3 | kLengthDelimited);
 constexpr char kDTypeTag = 1 << 3;
+constexpr uint32_t kRequestIdTag = v1::ForwardRequest::kRequestIdFieldNumber << 3;
 constexpr int kTagBytes = 5;
 constexpr int kLengthBytes = 5;
 constexpr int kVarintBytes = 10;
@@ -43,10 +44,14 @@ size_t VarintSize(uint64_t value) {
 // and of malformed bytes are its own; here a field is only followed to its end.
 class TensorCutter {
  public:
-  explicit TensorCutter(absl::Span<const grpc::Slice> slices) : slices_(slices) {}
+  TensorCutter(absl::Span<const grpc::Slice> slices, const ForwardRequestLimits& limits)
+      : slices_(slices), limits_(limits) {}
 
   // False: cut off, or not the wire format.
   bool Cut(uint64_t size, std::string* rest) { return CutFields(size, Level::kMessage, rest); }
+
+  // Of a request: all fields beyond the limits are left out, but for its id.
+  bool too_large() const { return too_large_; }
 
   // Of the last `data`.
   absl::Span<const TensorBytes::Range> data() const { return data_; }
@@ -72,10 +77,20 @@ class TensorCutter {
 
   bool Copy(uint64_t end, uint64_t bytes, std::string* rest) {
     if (bytes > end - position_) return false;
+    Count(bytes);
+    if (too_large_) {
+      Advance(bytes, [](const TensorBytes::Range&) {});
+      return true;
+    }
     Advance(bytes, [&](const TensorBytes::Range& range) {
       rest->append(reinterpret_cast<const char*>(slices_[range.slice].begin()) + range.offset, range.bytes);
     });
     return true;
+  }
+
+  void Count(uint64_t bytes) {
+    copied_ += bytes;
+    too_large_ = too_large_ || copied_ > limits_.bytes;
   }
 
   bool CopyVarint(uint64_t end, int max_bytes, std::string* rest, uint64_t* value) {
@@ -88,6 +103,7 @@ class TensorCutter {
       }
       const uint8_t byte = slices_[slice_].begin()[at_++];
       ++position_;
+      Count(1);
       rest->push_back(static_cast<char>(byte));
       *value |= uint64_t{byte & 0x7fu} << (7 * i);
       if (byte < 0x80) return true;
@@ -114,6 +130,9 @@ class TensorCutter {
         case kLengthDelimited: {
           if (!CopyVarint(end, kLengthBytes, rest, &value) || value > end - position_) return false;
           if (groups > 0 || number < kTensorField) {
+            if (level == Level::kMessage && groups == 0 && number == v1::ForwardRequest::kSegmentsFieldNumber) {
+              too_large_ = too_large_ || ++segments_ > limits_.segments;
+            }
             Copy(end, value, rest);
             break;
           }
@@ -134,6 +153,9 @@ class TensorCutter {
         default:
           return false;
       }
+      if (!too_large_) continue;
+      if (groups > 0) return false;
+      if (level != Level::kMessage || tag != kRequestIdTag) rest->resize(mark);
     }
     return groups == 0;
   }
@@ -154,6 +176,10 @@ class TensorCutter {
   }
 
   const absl::Span<const grpc::Slice> slices_;
+  const ForwardRequestLimits limits_;
+  uint64_t copied_ = 0;
+  uint64_t segments_ = 0;
+  bool too_large_ = false;
   uint64_t position_ = 0;
   size_t slice_ = 0;
   size_t at_ = 0;  // within the slice
@@ -164,21 +190,23 @@ const v1::Tensor& TensorOf(const v1::ForwardRequest& message) { return message.h
 const v1::Tensor& TensorOf(const v1::ForwardResponse& message) { return message.output(); }
 
 template <typename Message>
-bool Parse(grpc::ByteBuffer* buffer, Message* message, TensorBytes* tensor) {
+ForwardRequestParse Parse(grpc::ByteBuffer* buffer, const ForwardRequestLimits& limits, Message* message,
+                          TensorBytes* tensor) {
   *tensor = TensorBytes();
   grpc::ByteBuffer taken;
   taken.Swap(buffer);
   std::vector<grpc::Slice> slices;
-  if (taken.Valid() && !taken.Dump(&slices).ok()) return false;
+  if (taken.Valid() && !taken.Dump(&slices).ok()) return ForwardRequestParse::kMalformed;
   uint64_t size = 0;
   for (const grpc::Slice& slice : slices) size += slice.size();
-  if (size > INT_MAX) return false;
-  TensorCutter cutter(slices);
+  if (size > INT_MAX) return ForwardRequestParse::kMalformed;
+  TensorCutter cutter(slices, limits);
   std::string rest;
   rest.reserve(kUsualRest);
-  if (!cutter.Cut(size, &rest) || !message->ParseFromString(rest)) return false;
+  if (!cutter.Cut(size, &rest) || !message->ParseFromString(rest)) return ForwardRequestParse::kMalformed;
+  if (cutter.too_large()) return ForwardRequestParse::kTooLarge;
   if (TensorOf(*message).source_case() == v1::Tensor::kData) *tensor = TensorBytes(slices, cutter.data());
-  return true;
+  return ForwardRequestParse::kWhole;
 }
 
 template <typename Message>
@@ -216,11 +244,16 @@ grpc::ByteBuffer Serialize(const Message& message, v1::DType dtype, absl::Span<c
 }  // namespace
 
 bool ParseForwardMessage(grpc::ByteBuffer* buffer, v1::ForwardRequest* message, TensorBytes* tensor) {
-  return Parse(buffer, message, tensor);
+  return Parse(buffer, {}, message, tensor) == ForwardRequestParse::kWhole;
 }
 
 bool ParseForwardMessage(grpc::ByteBuffer* buffer, v1::ForwardResponse* message, TensorBytes* tensor) {
-  return Parse(buffer, message, tensor);
+  return Parse(buffer, {}, message, tensor) == ForwardRequestParse::kWhole;
+}
+
+ForwardRequestParse ParseForwardRequest(grpc::ByteBuffer* buffer, const ForwardRequestLimits& limits,
+                                        v1::ForwardRequest* message, TensorBytes* tensor) {
+  return Parse(buffer, limits, message, tensor);
 }
 
 grpc::ByteBuffer SerializeForwardMessage(const v1::ForwardRequest& message) { return Serialize(message); }

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <limits>
 #include <memory>
 #include <vector>
 
@@ -19,6 +21,18 @@ namespace pleiad {
 // unspecified.
 bool ParseForwardMessage(grpc::ByteBuffer* buffer, v1::ForwardRequest* message, TensorBytes* tensor);
 bool ParseForwardMessage(grpc::ByteBuffer* buffer, v1::ForwardResponse* message, TensorBytes* tensor);
+
+// Of what a request has beside the data of its tensor, which takes many times its bytes once it is parsed.
+struct ForwardRequestLimits {
+  uint64_t bytes = std::numeric_limits<uint64_t>::max();
+  uint64_t segments = std::numeric_limits<uint64_t>::max();
+};
+enum class ForwardRequestParse : uint8_t { kWhole, kTooLarge, kMalformed };
+
+// The same within limits. kTooLarge: `message` has its request_id, wherever that stood, and of the rest what came
+// before the limit.
+ForwardRequestParse ParseForwardRequest(grpc::ByteBuffer* buffer, const ForwardRequestLimits& limits,
+                                        v1::ForwardRequest* message, TensorBytes* tensor);
 
 // Writes a message as its SerializeAsString would. It has no unknown fields.
 grpc::ByteBuffer SerializeForwardMessage(const v1::ForwardRequest& message);

@@ -1,5 +1,6 @@
 #include "server/forward_exchange.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -41,9 +42,11 @@ TEST(ForwardExchange, TheTensorIsWhereItWasReceivedAndTheOutputIsSentFromWhereIt
   grpc::ByteBuffer message(&slice, 1);
   OutputPool outputs;
   ForwardExchange exchange;
-  ASSERT_TRUE(exchange.Receive(&message));
+  ASSERT_TRUE(exchange.Receive(&message, TestLimits()));
   EXPECT_FALSE(message.Valid());
-  EXPECT_EQ(exchange.bytes(TestLimits()), bytes.size() + sent.highway().data().size());
+  const uint64_t tensors = bytes.size() + sent.highway().data().size();
+  EXPECT_GT(exchange.bytes(TestLimits()), tensors) << "the request as it is kept too";
+  EXPECT_LT(exchange.bytes(TestLimits()), tensors + 1000);
   const StepRequest step = exchange.MakeStep(TestLimits(), {}, &outputs);
   ASSERT_NE(step.input.data, nullptr);
   EXPECT_EQ(reinterpret_cast<const uint8_t*>(step.input.data) + step.input.bytes, slice.end());
@@ -64,7 +67,7 @@ TEST(ForwardExchange, AFailedStepHasNoOutput) {
   grpc::ByteBuffer message = BufferOf(Step(5, 1).SerializeAsString());
   OutputPool outputs;
   ForwardExchange exchange;
-  ASSERT_TRUE(exchange.Receive(&message));
+  ASSERT_TRUE(exchange.Receive(&message, TestLimits()));
   exchange.MakeStep(TestLimits(), {}, &outputs).output.allocate(32);
   StepResult result;
   result.outcome.code = absl::StatusCode::kDataLoss;
@@ -78,7 +81,7 @@ TEST(ForwardExchange, AStepWithoutTokensHasNoOutput) {
   grpc::ByteBuffer message = BufferOf("");
   OutputPool outputs;
   ForwardExchange exchange;
-  ASSERT_TRUE(exchange.Receive(&message));
+  ASSERT_TRUE(exchange.Receive(&message, TestLimits()));
   EXPECT_EQ(exchange.MakeStep(TestLimits(), {}, &outputs).input.source, StepInput::Source::kAbsent);
   StepResult result;
   EXPECT_FALSE(ResponseOf(exchange.Answer(result, false)).has_output());
@@ -86,7 +89,57 @@ TEST(ForwardExchange, AStepWithoutTokensHasNoOutput) {
 
 TEST(ForwardExchange, OtherBytesAreNoRequest) {
   grpc::ByteBuffer message = BufferOf("\x08");
-  EXPECT_FALSE(ForwardExchange().Receive(&message));
+  EXPECT_FALSE(ForwardExchange().Receive(&message, TestLimits()));
+}
+
+// The smallest segment has two bytes and takes thirty times as many once it is parsed.
+TEST(ForwardExchange, ManyEmptySegmentsAreRefusedBeforeTheyTakeMemory) {
+  const ServiceLimits limits = TestLimits();
+  v1::ForwardRequest sent;
+  for (uint64_t i = 0; i < limits.max_segments; ++i) sent.add_segments();
+  grpc::ByteBuffer message = BufferOf(sent.SerializeAsString());
+  OutputPool outputs;
+  ForwardExchange full;
+  ASSERT_TRUE(full.Receive(&message, limits));
+  EXPECT_FALSE(full.MakeStep(limits, {}, &outputs).refused) << "as many as there may be";
+
+  for (int i = 0; i < 1'000'000; ++i) sent.add_segments();
+  const std::string bytes = sent.SerializeAsString();
+  message = BufferOf(bytes + Step(9, 1).SerializeAsString());
+  ForwardExchange exchange;
+  ASSERT_TRUE(exchange.Receive(&message, limits));
+  EXPECT_LT(exchange.bytes(limits), bytes.size() + 200'000);
+  const StepRequest step = exchange.MakeStep(limits, {}, &outputs);
+  ASSERT_TRUE(step.refused);
+  EXPECT_THAT(step.refused->message, ::testing::HasSubstr("at most 1040 segments"));
+  EXPECT_LE(step.segments.size(), limits.max_segments);
+  StepResult result;
+  result.outcome = *step.refused;
+  const v1::ForwardResponse response = ResponseOf(exchange.Answer(result, false));
+  EXPECT_EQ(response.request_id(), 9u) << "which came behind the segments";
+  EXPECT_EQ(response.status().code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(response.status().details(0).reason(), v1::REASON_TOO_MANY_TOKENS);
+}
+
+TEST(ForwardExchange, AnythingElseThatIsTooLargeBesideTheTensorIsRefused) {
+  const ServiceLimits limits = TestLimits();
+  std::string unknown_fields;
+  while (unknown_fields.size() <= limits.request_bytes) unknown_fields += "\x70\x01";  // field 14
+  v1::ForwardRequest ids = Step(9, 1), releases = Step(9, 1);
+  for (uint64_t i = 0; i < limits.request_bytes; ++i) ids.add_token_ids(1);
+  for (uint64_t i = 0; i < limits.request_bytes / 8; ++i) releases.add_release_after(i);
+  OutputPool outputs;
+  for (const std::string& bytes :
+       {Step(9, 1).SerializeAsString() + unknown_fields, ids.SerializeAsString(), releases.SerializeAsString()}) {
+    grpc::ByteBuffer message = BufferOf(bytes);
+    ForwardExchange exchange;
+    ASSERT_TRUE(exchange.Receive(&message, limits));
+    EXPECT_LT(exchange.bytes(limits), bytes.size() + limits.request_bytes * 12);
+    const StepRequest step = exchange.MakeStep(limits, {}, &outputs);
+    ASSERT_TRUE(step.refused);
+    EXPECT_EQ(step.segments.size(), 1u) << "which came before";
+    EXPECT_EQ(exchange.request().request_id(), 9u);
+  }
 }
 
 }  // namespace

@@ -61,6 +61,71 @@ TEST_F(StallTest, AnUnreadAnswerGivesWayToWhoWaits) {
   EXPECT_TRUE(stream->Finish().ok());
 }
 
+TEST_F(StallTest, AnUnreadUnaryAnswerGivesWayToo) {
+  ServerFlags flags = TestFlags();
+  flags.max_inflight_bytes = 1;  // one request at a time
+  TestServer server(FakeEngine::Mode::kHold, StartAs::kLoaded, flags, &clock_);
+  RawHttp2 peer(server.server().addresses().addresses.front().ToString(), /*window=*/0);
+  peer.Call(1, "/pleiad.v1.Ple/Forward");
+  ASSERT_TRUE(peer.SendWhole(1, Step(1, 1).SerializeAsString()));
+  server.engine().WaitForHeld(1);
+  server.engine().AnswerOldest();
+  server.engine().SetMode(FakeEngine::Mode::kAnswerAtOnce);
+  grpc::ClientContext context;
+  const auto stream = server.stub().ForwardStream(&context);
+  ASSERT_TRUE(stream->Write(Step(7, 1)));
+  clock_.AwaitWaiter();
+  clock_.Advance(StallWatch::kPeriod);
+  clock_.AwaitWaiterAnew();
+  EXPECT_EQ(server.engine().submitted(), 1u) << "too early";
+  clock_.Advance(ReadPatience(1000));
+  v1::ForwardResponse response;
+  ASSERT_TRUE(stream->Read(&response));
+  EXPECT_EQ(response.request_id(), 7u);
+  peer.ReadToEnd(1);
+  stream->WritesDone();
+  EXPECT_TRUE(stream->Finish().ok());
+}
+
+// Takes one answer, byte by byte.
+void TakeAnswer(RawHttp2& peer) {
+  size_t taken = 0, whole = 5;
+  std::string bytes;
+  while (taken < whole) {
+    peer.OpenWindow(1, 1);
+    RawHttp2::Frame frame = peer.Read();
+    while (frame.type != RawHttp2::kData || frame.payload.empty()) {
+      ASSERT_NE(frame.type, RawHttp2::kClosed);
+      ASSERT_NE(frame.type, RawHttp2::kReset);
+      frame = peer.Read();
+    }
+    bytes += frame.payload;
+    taken += frame.payload.size();
+    if (taken == 5) whole += static_cast<uint8_t>(bytes[4]);  // the length's last byte
+  }
+}
+
+TEST_F(StallTest, AStreamThatTakesAnAnswerNowAndThenGivesWayAsWell) {
+  ServerFlags flags = TestFlags();
+  flags.max_inflight_requests = 8;  // seven of streams that are not known to read
+  TestServer server(FakeEngine::Mode::kAnswerAtOnce, StartAs::kLoaded, flags, &clock_);
+  const std::string address = server.server().addresses().addresses.front().ToString();
+  RawHttp2 slow(address, /*window=*/0), deaf(address, /*window=*/0);
+  for (RawHttp2* peer : {&slow, &deaf}) {
+    peer->Call(1, kForwardStream);
+    for (uint64_t id = 1; id <= 4; ++id) ASSERT_TRUE(peer->SendWhole(1, Step(id, 1).SerializeAsString()));
+  }
+  clock_.AwaitWaiter();  // an eighth request waits
+  clock_.Advance(absl::Seconds(4));
+  clock_.AwaitWaiterAnew();
+  TakeAnswer(slow);
+  ASSERT_TRUE(slow.SendWhole(1, Step(5, 1).SerializeAsString()));
+  clock_.AwaitWaiter();  // waits in the place of the one that waited
+  clock_.Advance(ReadPatience(10'000) - absl::Seconds(4) + StallWatch::kPeriod);
+  slow.ReadToEnd(1);
+  deaf.ReadToEnd(1);
+}
+
 TEST_F(StallTest, WhereThereIsRoomAnAnswerMayStayUnread) {
   const auto slow = NewPeer();
   ASSERT_TRUE(slow->SendWhole(1, Step(1, 1).SerializeAsString()));

@@ -303,6 +303,37 @@ TEST(ParseForwardMessage, ATensorInManySmallPiecesIsPutTogether) {
   }
 }
 
+TEST(ParseForwardRequest, CountsAllButTheTensorsDataAndKeepsTheIdBeyondTheLimit) {
+  Random random(11);
+  for (int round = 0; round < 200; ++round) {
+    v1::ForwardRequest sent;
+    Fill(random, &sent);
+    sent.set_request_id(77);
+    sent.mutable_highway()->set_data(RandomBytes(random, 1000 + Below(random, 1000)));
+    const std::string bytes = sent.SerializeAsString();
+    // Two tags and two lengths, which take two bytes each, belong to the tensor.
+    const uint64_t rest = bytes.size() - sent.highway().data().size();
+    for (uint64_t limit = 0; limit <= rest + 2; ++limit) {
+      grpc::ByteBuffer buffer = CutAnywhere(bytes, random);
+      v1::ForwardRequest message;
+      TensorBytes tensor;
+      const ForwardRequestParse parse = ParseForwardRequest(&buffer, {.bytes = limit}, &message, &tensor);
+      ASSERT_EQ(parse, limit < rest ? ForwardRequestParse::kTooLarge : ForwardRequestParse::kWhole) << limit;
+      EXPECT_EQ(message.request_id(), 77u);
+      EXPECT_EQ(tensor.size(), limit < rest ? 0u : sent.highway().data().size());
+    }
+    const auto segments = static_cast<uint64_t>(sent.segments_size());
+    for (uint64_t limit = 0; limit <= segments; ++limit) {
+      grpc::ByteBuffer buffer = CutAnywhere(bytes, random);
+      v1::ForwardRequest message;
+      TensorBytes tensor;
+      const ForwardRequestParse parse = ParseForwardRequest(&buffer, {.segments = limit}, &message, &tensor);
+      ASSERT_EQ(parse, limit < segments ? ForwardRequestParse::kTooLarge : ForwardRequestParse::kWhole);
+      EXPECT_EQ(static_cast<uint64_t>(message.segments_size()), limit);
+    }
+  }
+}
+
 TEST(ParseForwardMessage, KeepsNoSliceWithoutTensorBytes) {
   const auto owner = std::make_shared<std::string>(TinyRequest().SerializeAsString());
   const auto slice = [&owner](size_t from, size_t bytes) {
