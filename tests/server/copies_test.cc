@@ -1,20 +1,26 @@
 // Counts the bytes that the process copies while a long step goes through the server, by whichever memcpy or memmove:
 // the pieces that a tensor comes in may be short. The client beside the server takes and gives slices, so the copies
-// are the server's, gRPC's and the engine's.
+// are the server's, gRPC's and the engine's. What pread and pwrite move is counted apart.
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <cstring>
+#include <fstream>
 #include <string>
 #include <vector>
 
 #include "proto/wire/forward_message.h"
 #include "tests/server/test_server.h"
 #include "tests/support/raw_call.h"
+#include "tests/support/temp_dir.h"
 
 namespace {
 
 std::atomic<uint64_t> copied{0};
+std::atomic<uint64_t> read_from_files{0}, written_to_files{0};
 
 // Calls nothing: a loop would be made a call of memcpy.
 void* CopyUp(void* to, const void* from, size_t bytes) {
@@ -38,10 +44,22 @@ void* CountMove(void* to, const void* from, size_t bytes) {
   return to;
 }
 
+// Of bytes, once they are moved.
+ssize_t CountFile(std::atomic<uint64_t>& count, ssize_t bytes) {
+  if (bytes > 0) count.fetch_add(static_cast<uint64_t>(bytes), std::memory_order_relaxed);
+  return bytes;
+}
+
 }  // namespace
 
 // In place of the C library's, in all libraries of the process.
 extern "C" {
+ssize_t pread(int fd, void* to, size_t bytes, off_t at) {
+  return CountFile(read_from_files, ::syscall(SYS_pread64, fd, to, bytes, at));
+}
+ssize_t pwrite(int fd, const void* from, size_t bytes, off_t at) {
+  return CountFile(written_to_files, ::syscall(SYS_pwrite64, fd, from, bytes, at));
+}
 void* memcpy(void* to, const void* from, size_t bytes) { return Count(to, from, bytes); }
 void* memmove(void* to, const void* from, size_t bytes) { return CountMove(to, from, bytes); }
 void* __memcpy_chk(void* to, const void* from, size_t bytes, size_t) { return Count(to, from, bytes); }
@@ -109,6 +127,53 @@ TEST(Copies, AUnaryStepToo) {
   ExpectAnswer(std::move(answer));
   EXPECT_GE(bytes, kTensorBytes);
   EXPECT_LT(bytes, kTensorBytes + kTensorBytes / 20);
+}
+
+TEST(Copies, AStepInARegionIsReadOnceAndWrittenOnceBesideItsDevicesCopy) {
+  testing::TempDir dir;
+  ServerFlags flags = LongSteps();
+  flags.listen = {"unix:" + (dir / "socket")};
+  flags.allow_client_regions = true;
+  flags.shm_dir = dir.path();
+  TestServer server(FakeEngine::Mode::kAnswerAtOnce, StartAs::kLoaded, flags);
+  std::ofstream(dir / "tensors", std::ios::binary) << std::string(2 * kTensorBytes, 'x');
+  grpc::ClientContext context;
+  const auto regions = server.stub().AttachRegions(&context);
+  v1::AttachRegionsRequest attach;
+  attach.set_kind(v1::REGION_KIND_SHM_FILE);
+  attach.set_path("tensors");
+  attach.set_bytes(2 * kTensorBytes);
+  v1::AttachRegionsResponse attached;
+  ASSERT_TRUE(regions->Write(attach) && regions->Read(&attached));
+  ASSERT_EQ(attached.status().code(), 0) << attached.status().message();
+
+  testing::RawStream stream(server.channel());
+  for (const uint64_t output_at : {uint64_t{0}, kTensorBytes}) {
+    v1::ForwardRequest request;
+    request.add_segments()->set_sequence_id(1);
+    request.mutable_segments(0)->set_num_tokens(kTokens);
+    request.mutable_highway()->set_dtype(v1::DTYPE_F32);
+    request.mutable_highway()->mutable_region()->set_region_id(attached.region_id());
+    request.mutable_highway()->mutable_region()->set_bytes(kTensorBytes);
+    *request.mutable_output()->mutable_region() = request.highway().region();
+    request.mutable_output()->mutable_region()->set_offset(output_at);
+    const grpc::ByteBuffer step = SerializeForwardMessage(request);
+    copied = read_from_files = written_to_files = 0;
+    ASSERT_TRUE(stream.Write(step));
+    grpc::ByteBuffer answer;
+    ASSERT_TRUE(stream.Read(&answer));
+    const uint64_t bytes = copied, in = read_from_files, out = written_to_files;
+    v1::ForwardResponse response;
+    TensorBytes tensor;
+    ASSERT_TRUE(ParseForwardMessage(&answer, &response, &tensor));
+    ASSERT_EQ(response.status().code(), 0) << response.status().message();
+    EXPECT_EQ(in, kTensorBytes);
+    EXPECT_EQ(out, kTensorBytes);
+    EXPECT_GE(bytes, kTensorBytes) << "the fake device's";
+    EXPECT_LT(bytes, kTensorBytes + kTensorBytes / 20);
+  }
+  context.TryCancel();
+  (void)regions->Finish();
 }
 
 TEST(Copies, TheCounterSeesACopyByProtobuf) {
