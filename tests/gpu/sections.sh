@@ -2,9 +2,9 @@
 # A section prints its log; what `say` prints is shown in the reply too. Its exit code: 0 pass, 77 skipped, else fail.
 # shellcheck shell=bash disable=SC2034,SC2154  # device, section, out, work, tree and python come from run.sh
 
-all_sections=(golden equality sanitizer stage layer model engine random e2e server racecheck)
+all_sections=(golden equality sanitizer stage layer model engine random e2e server wire racecheck)
 declare -A budget=([golden]=200 [equality]=200 [sanitizer]=60 [stage]=300 [layer]=240 [model]=200 [engine]=240
-  [random]=300 [e2e]=400 [server]=300 [racecheck]=400)  # seconds
+  [random]=300 [e2e]=400 [server]=300 [wire]=120 [racecheck]=400)  # seconds
 
 # Tests that belong to the section random, by name, and those small enough for compute-sanitizer.
 long_tests=${GPU_LONG_TESTS:-*TenThousand*:*HundredThousand*}
@@ -94,6 +94,15 @@ section_racecheck() {
   # Warps hand over by mbarriers, one lane arriving for all: indirect dependencies, which must be asked for.
   check racecheck bench_table ours compute-sanitizer --tool racecheck --racecheck-indirect-barrier-dependency \
     --error-exitcode 99 --print-limit 6 "$bench" --kernels-only --rounds 1 --tokens 1,3,20,64,300
+  settle
+}
+
+# Without a stage: what gRPC and the service cost, on this machine's processor.
+section_wire() {
+  local bench server
+  bench=$(binary wire_bench) server=$(binary pleiad-bench-server)
+  [ -n "$bench" ] && [ -n "$server" ] || { say "  skipped: no wire_bench or no pleiad-bench-server in the bundle"; exit 77; }
+  check wire_bench bench_table ours "$bench" --server "$server" --rounds 7 --json "$out/wire.json"
   settle
 }
 
