@@ -20,6 +20,8 @@ test_set=(
   python3 python3-grpcio python3-protobuf python3-numpy python3-yaml
   prometheus haproxy systemd python3-seccomp # what deploy/ configures is tested with the programs themselves
 )
+# Renders the Kubernetes manifests; it often comes from elsewhere than Debian.
+command -v kubectl > /dev/null || test_set+=(kubernetes-client)
 # Node.js often comes from elsewhere than Debian; npm comes with it then.
 command -v node > /dev/null || test_set+=(nodejs)
 command -v npm > /dev/null || test_set+=(npm)

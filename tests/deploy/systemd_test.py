@@ -10,24 +10,15 @@ import tempfile
 import unittest
 
 from live_server import GOLDEN, ROOT, end_with
+from manifest_server import STOP_LIMIT_S, flag, seconds
 
 SERVER = sys.argv.pop()
 UNIT = ROOT / "deploy/systemd/pleiad-server.service"
 DROP_IN = ROOT / "deploy/systemd/cuda.conf"
-STOP_LIMIT_S = 2  # Server::kStopLimit
 
 
 def values(file, key):
     return re.findall(rf"^{key}=(.*)$", file.read_text(), re.M)
-
-
-def seconds(text):
-    number, unit = re.fullmatch(r"(\d+)(s|m|min)?", text).groups()
-    return int(number) * {"s": 1, None: 1, "m": 60, "min": 60}[unit]
-
-
-def flag(arguments, name):
-    return arguments[arguments.index(name) + 1]
 
 
 class Unit(unittest.TestCase):
@@ -72,7 +63,7 @@ class Unit(unittest.TestCase):
 
     def test_the_time_to_stop_covers_the_drain(self):
         (command,) = values(UNIT, "ExecStart")
-        drain = seconds(flag(command.split(), "--drain-timeout"))
+        drain = seconds(flag(command.split(), "drain-timeout"))
         self.assertGreaterEqual(seconds(values(UNIT, "TimeoutStopSec")[0]), drain + STOP_LIMIT_S + 15)
 
     def test_bad_flags_are_not_tried_again(self):

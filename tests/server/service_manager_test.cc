@@ -125,6 +125,7 @@ TEST(CheckLive, IsOkWhileTheServerAnswersAndNotWhenItHasStopped) {
   TestServer server;
   EXPECT_EQ(server.server().CheckLive(absl::Seconds(60)), absl::OkStatus());
   server.server().Terminate();
+  server.server().Terminate();  // at once
   server.Wait();
   EXPECT_EQ(server.server().CheckLive(absl::Seconds(60)).code(), absl::StatusCode::kUnavailable);
 }
@@ -137,6 +138,7 @@ TEST(CheckLive, EndsWellBesideTheEndOfTheServer) {
       while (server.server().CheckLive(absl::Seconds(60)).ok()) {
       }
     });
+    server.server().Terminate();
     server.server().Terminate();
     server.Wait();
     checks.join();
