@@ -101,22 +101,25 @@ absl::Status GrpcListeners::OpenGroup(const std::vector<size_t>& indices, Reflec
 }
 
 absl::Status GrpcListeners::CheckLive(absl::Duration timeout) const {
+  MutexLock alone(&check_mutex_);
   for (const auto& group : groups_) {
-    std::shared_ptr<grpc::Channel> channel;
+    grpc::ClientContext context;
     {
-      // A channel to a server that has been shut down crashes in its first call (gRPC 1.51).
       MutexLock lock(&mutex_);
       if (shut_down_) return absl::UnavailableError("the gRPC server has been shut down");
-      channel = group->server->InProcessChannel(grpc::ChannelArguments());
+      check_ = &context;
     }
-    const auto stub = grpc::health::v1::Health::NewStub(channel);
-    grpc::ClientContext context;
     context.set_deadline(std::chrono::system_clock::now() + absl::ToChronoMilliseconds(timeout));
     grpc::health::v1::HealthCheckRequest request;
     request.set_service("pleiad.live");
     grpc::health::v1::HealthCheckResponse response;
+    const auto stub = grpc::health::v1::Health::NewStub(group->server->InProcessChannel(grpc::ChannelArguments()));
     const grpc::StatusCode code = stub->Check(&context, request, &response).error_code();
-    if (code == grpc::StatusCode::DEADLINE_EXCEEDED || code == grpc::StatusCode::UNAVAILABLE) {
+    {
+      MutexLock lock(&mutex_);
+      check_ = nullptr;
+    }
+    if (code == grpc::StatusCode::DEADLINE_EXCEEDED || code == grpc::StatusCode::CANCELLED) {
       return absl::UnavailableError(absl::StrCat("the gRPC server gave no answer in ", absl::FormatDuration(timeout)));
     }
   }
@@ -127,7 +130,9 @@ void GrpcListeners::Shutdown(std::chrono::system_clock::time_point deadline) {
   {
     MutexLock lock(&mutex_);
     shut_down_ = true;
+    if (check_ != nullptr) check_->TryCancel();
   }
+  MutexLock alone(&check_mutex_);
   for (const auto& group : groups_) group->server->Shutdown(deadline);
 }
 

@@ -63,7 +63,10 @@ class GrpcListeners {
   // buffers back, then ends streams (RESOURCE_EXHAUSTED) and idle connections (UNAVAILABLE) until it is kept, whoever's
   // they are.
   grpc::ResourceQuota quota_;
+  // A call within the process beside its server's end crashes (gRPC 1.51): the check is cancelled and waited for.
+  mutable Mutex check_mutex_;  // held during CheckLive
   mutable Mutex mutex_;
+  mutable grpc::ClientContext* check_ ABSL_GUARDED_BY(mutex_) = nullptr;
   bool shut_down_ ABSL_GUARDED_BY(mutex_) = false;
   std::vector<ListenAddress> addresses_;
   std::vector<std::unique_ptr<Group>> groups_;
