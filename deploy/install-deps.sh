@@ -18,7 +18,7 @@ test_set=(
   libgtest-dev libgmock-dev libbenchmark-dev
   clang libclang-rt-14-dev llvm lld clang-tidy
   python3 python3-grpcio python3-protobuf python3-numpy python3-yaml
-  prometheus haproxy systemd python3-seccomp # what deploy/ configures is tested with the programs themselves
+  prometheus haproxy systemd python3-seccomp buildah debootstrap # deploy/ is tested with the programs that it configures
 )
 # Renders the Kubernetes manifests; it often comes from elsewhere than Debian.
 command -v kubectl > /dev/null || test_set+=(kubernetes-client)

@@ -30,8 +30,9 @@ def seconds(text):
 class ManifestServer:
     """`places`: what stands in the arguments -> what to put there instead; each must occur. FOLDER is one of its own."""
 
-    def __init__(self, binary, arguments, places, environment=None):
+    def __init__(self, binary, arguments, places, environment=None, before_exec=None):
         self._binary, self._arguments, self._places = binary, arguments, places
+        self._before_exec = before_exec
         self._environment = environment or {}
 
     def __enter__(self):
@@ -44,9 +45,15 @@ class ManifestServer:
                 arguments = [argument.replace(there, str(here).replace("FOLDER", folder)) for argument in arguments]
             inherited = {name: os.environ[name] for name in EXTRA_ENVIRONMENT if name in os.environ}
             parent = os.getpid()
+
+            def prepare():
+                end_with(parent)
+                if self._before_exec:
+                    self._before_exec()
+
             self.process = subprocess.Popen([self._binary, *arguments], stdout=subprocess.PIPE, text=True,
                                             env={**inherited, **self._environment},
-                                            preexec_fn=lambda: end_with(parent))
+                                            preexec_fn=prepare)
             stack.callback(self.process.stdout.close)
             stack.callback(self.process.wait)
             stack.callback(self.process.kill)
