@@ -2,7 +2,7 @@
 # Installs the Debian 12 packages that Pleiad needs. Packages already there are skipped.
 #   deploy/install-deps.sh [--build] [--test]
 #     --build   to compile and run the server and the client
-#     --test    to run the tests: GoogleTest, Clang with its sanitizers, Python's gRPC, Node.js
+#     --test    to run the tests: GoogleTest, Clang with its sanitizers, Python's gRPC, Node.js, and what runs a cluster
 # The CUDA toolkit is not among them: its nvcc is NVIDIA's to install, and the CUDA device is built where it is found.
 # Without a set: both. Not root: prints the line to run and exits 1.
 set -euo pipefail
@@ -17,8 +17,11 @@ build_set=(
 test_set=(
   libgtest-dev libgmock-dev libbenchmark-dev
   clang libclang-rt-14-dev llvm lld clang-tidy
-  python3 python3-grpcio python3-protobuf python3-numpy
+  python3 python3-grpcio python3-protobuf python3-numpy python3-yaml
+  prometheus haproxy systemd python3-seccomp buildah debootstrap # deploy/ is tested with the programs that it configures
 )
+# Renders the Kubernetes manifests; it often comes from elsewhere than Debian.
+command -v kubectl > /dev/null || test_set+=(kubernetes-client)
 # Node.js often comes from elsewhere than Debian; npm comes with it then.
 command -v node > /dev/null || test_set+=(nodejs)
 command -v npm > /dev/null || test_set+=(npm)

@@ -100,7 +100,39 @@ absl::Status GrpcListeners::OpenGroup(const std::vector<size_t>& indices, Reflec
   return absl::OkStatus();
 }
 
+absl::Status GrpcListeners::CheckLive(absl::Duration timeout) const {
+  MutexLock alone(&check_mutex_);
+  for (const auto& group : groups_) {
+    grpc::ClientContext context;
+    {
+      MutexLock lock(&mutex_);
+      if (shut_down_) return absl::UnavailableError("the gRPC server has been shut down");
+      check_ = &context;
+    }
+    context.set_deadline(std::chrono::system_clock::now() + absl::ToChronoMilliseconds(timeout));
+    grpc::health::v1::HealthCheckRequest request;
+    request.set_service("pleiad.live");
+    grpc::health::v1::HealthCheckResponse response;
+    const auto stub = grpc::health::v1::Health::NewStub(group->server->InProcessChannel(grpc::ChannelArguments()));
+    const grpc::StatusCode code = stub->Check(&context, request, &response).error_code();
+    {
+      MutexLock lock(&mutex_);
+      check_ = nullptr;
+    }
+    if (code == grpc::StatusCode::DEADLINE_EXCEEDED || code == grpc::StatusCode::CANCELLED) {
+      return absl::UnavailableError(absl::StrCat("the gRPC server gave no answer in ", absl::FormatDuration(timeout)));
+    }
+  }
+  return absl::OkStatus();
+}
+
 void GrpcListeners::Shutdown(std::chrono::system_clock::time_point deadline) {
+  {
+    MutexLock lock(&mutex_);
+    shut_down_ = true;
+    if (check_ != nullptr) check_->TryCancel();
+  }
+  MutexLock alone(&check_mutex_);
   for (const auto& group : groups_) group->server->Shutdown(deadline);
 }
 

@@ -8,6 +8,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "core/base/mutex.h"
 #include "grpcpp/generic/async_generic_service.h"
 #include "grpcpp/grpcpp.h"
 #include "server/health.h"
@@ -43,6 +45,10 @@ class GrpcListeners {
   // In the order given, with the ports that were chosen.
   const std::vector<ListenAddress>& addresses() const { return addresses_; }
 
+  // Asks every server for the health of "pleiad.live", within the process. Unavailable where one does not answer within
+  // `timeout`, or has been shut down; a refusal is an answer. Blocks that long. Thread-safe, beside Shutdown too.
+  absl::Status CheckLive(absl::Duration timeout) const;
+
   // No new calls; waits for those there are and cancels them at `deadline`. Blocks until the last is gone.
   void Shutdown(std::chrono::system_clock::time_point deadline);
 
@@ -57,6 +63,11 @@ class GrpcListeners {
   // buffers back, then ends streams (RESOURCE_EXHAUSTED) and idle connections (UNAVAILABLE) until it is kept, whoever's
   // they are.
   grpc::ResourceQuota quota_;
+  // A call within the process beside its server's end crashes (gRPC 1.51): the check is cancelled and waited for.
+  mutable Mutex check_mutex_;  // held during CheckLive
+  mutable Mutex mutex_;
+  mutable grpc::ClientContext* check_ ABSL_GUARDED_BY(mutex_) = nullptr;
+  bool shut_down_ ABSL_GUARDED_BY(mutex_) = false;
   std::vector<ListenAddress> addresses_;
   std::vector<std::unique_ptr<Group>> groups_;
 };

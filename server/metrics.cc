@@ -199,6 +199,7 @@ std::vector<MetricFamily> CollectFamilies(const MetricsSnapshot& snapshot) {
   Families out;
   const MetricsInfo& info = snapshot.info;
   out.Gauge("pleiad_ready", "1 while serving", uint64_t{snapshot.ready ? 1u : 0u});
+  out.Gauge("pleiad_draining", "1 from SIGTERM to the end", uint64_t{snapshot.draining ? 1u : 0u});
   out.Gauge("pleiad_load_ratio", "Part of the start-up done, 0 to 1", snapshot.load_ratio);
   out.Info("pleiad_build_info", "The server", {{"version", info.version}});
   out.Info("pleiad_model_info", "The model",
@@ -210,6 +211,10 @@ std::vector<MetricFamily> CollectFamilies(const MetricsSnapshot& snapshot) {
   out.Gauge("pleiad_inflight_requests", "Requests in flight", snapshot.in_flight.requests);
   out.Gauge("pleiad_inflight_bytes", "Bytes reserved for requests in flight and their answers",
             snapshot.in_flight.bytes);
+  out.Gauge("pleiad_inflight_requests_limit", "Requests in flight that are admitted",
+            snapshot.in_flight_limits.requests);
+  out.Gauge("pleiad_inflight_bytes_limit", "Bytes in flight that are admitted", snapshot.in_flight_limits.bytes);
+  out.Gauge("pleiad_sequences_limit", "Sequences that can be open", uint64_t{snapshot.max_sequences});
   AddSteps(snapshot, out);
   AddRows(snapshot, out);
   AddProcess(snapshot.process, out);

@@ -34,10 +34,13 @@ struct MetricsInfo {
 struct MetricsSnapshot {
   MetricsInfo info;
   bool ready = false;
+  bool draining = false;
   double load_ratio = 0;
   EngineStats engine;  // empty while loading
   const RpcCounters* rpcs = nullptr;
   AdmissionLimits in_flight;
+  AdmissionLimits in_flight_limits;
+  uint32_t max_sequences = 0;
   ProcessStats process;
 };
 

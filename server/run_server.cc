@@ -8,12 +8,14 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "core/base/clock.h"
 #include "core/base/freed_memory.h"
 #include "server/check.h"
 #include "server/file_limit.h"
 #include "server/flags.h"
 #include "server/log.h"
 #include "server/server.h"
+#include "server/service_manager.h"
 #include "server/signals.h"
 
 namespace pleiad {
@@ -28,23 +30,41 @@ void PrintReady(const ReadyInfo& info) {
 }
 
 int Serve(const ServerFlags& flags, ServerParts parts) {
+  auto created = ServiceManager::Create(ReadEnvironment(), Clock::Real());
+  if (!created.ok()) {
+    spdlog::error("refused to start: {}", created.status().ToString());
+    return kExitRefused;
+  }
+  ServiceManager* const manager = created->get();  // null where nobody wants to be told
   spdlog::info("pleiad-server {} starting", kServerVersion);
   auto server = Server::Start(
       flags, {.clock = nullptr,
               .loader = std::make_unique<CheckpointLoader>(flags, nullptr, CacheParts{}, std::move(parts.wrap_device)),
-              .on_ready = PrintReady,
+              .on_ready =
+                  [manager](const ReadyInfo& info) {
+                    PrintReady(info);
+                    if (manager != nullptr) manager->Ready();
+                  },
               .hard_exit = nullptr,
               .make_generic = std::move(parts.make_generic)});
   if (!server.ok()) {
     spdlog::error("refused to start: {}", server.status().ToString());
     return kExitRefused;
   }
-  auto signals = SignalThread::Start([raw = server->get()] { raw->Terminate(); });
+  auto signals = SignalThread::Start([raw = server->get(), manager] {
+    if (manager != nullptr) manager->Stopping();
+    raw->Terminate();
+  });
   if (!signals.ok()) {
     spdlog::error("signals: {}", signals.status().ToString());
     (*server)->Terminate();
   }
-  return (*server)->Wait();
+  if (manager != nullptr) {
+    manager->Watch([raw = server->get(), timeout = manager->watchdog() / 4] { return raw->CheckLive(timeout); });
+  }
+  const int exit_code = (*server)->Wait();
+  if (manager != nullptr) manager->StopWatching();
+  return exit_code;
 }
 
 }  // namespace

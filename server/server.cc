@@ -209,6 +209,7 @@ MetricsSnapshot Server::Snapshot() const {
   {
     MutexLock lock(&mutex_);
     snapshot.info = metrics_info_;
+    snapshot.draining = draining_since_.has_value();
   }
   snapshot.ready = health_.serving();
   snapshot.load_ratio = load_ratio_.load();
@@ -219,8 +220,17 @@ MetricsSnapshot Server::Snapshot() const {
   }
   snapshot.rpcs = &state_.counters;
   snapshot.in_flight = state_.admission.used();
+  const ServiceLimits& limits = state_.limits();
+  snapshot.in_flight_limits = {.requests = limits.inflight_requests, .bytes = limits.inflight_bytes};
+  snapshot.max_sequences = limits.max_sequences;
   snapshot.process = ReadProcessStats();
   return snapshot;
+}
+
+absl::Status Server::CheckLive(absl::Duration timeout) const {
+  PLEIAD_RETURN_IF_ERROR(listeners_->CheckLive(timeout));
+  Snapshot();
+  return absl::OkStatus();
 }
 
 absl::Status Server::WaitUntilLoaded() {

@@ -57,6 +57,10 @@ class Server {
   // Blocks until the model is loaded or the load has failed.
   absl::Status WaitUntilLoaded();
 
+  // OK when the gRPC servers answer within `timeout` and the engine can be asked. Blocks that long, and for ever where
+  // a lock is never given back. Not OK once stopped.
+  absl::Status CheckLive(absl::Duration timeout) const ABSL_LOCKS_EXCLUDED(mutex_, stats_mutex_);
+
   // As SIGTERM: the first call drains, the second stops at once. While loading, the load ends.
   void Terminate();
 

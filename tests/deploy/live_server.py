@@ -25,15 +25,16 @@ def end_with(parent):
 class LiveServer:
     """`with LiveServer(binary) as server:` ready when entered; its exit code, checked to be 0, when left."""
 
-    def __init__(self, binary, model=GOLDEN):
-        self._binary, self._model = binary, model
+    def __init__(self, binary, model=GOLDEN, *flags):
+        self._binary, self._model, self._flags = binary, model, flags
         self.address = self.metrics = None
 
     def __enter__(self):
         with contextlib.ExitStack() as stack:
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="pleiad-"))
             self.address = f"unix:{folder}/socket"
-            command = [self._binary, "--model", self._model, "--listen", self.address, "--metrics-listen", "127.0.0.1:0"]
+            command = [self._binary, "--model", self._model, "--listen", self.address, "--metrics-listen", "127.0.0.1:0",
+                       *self._flags]
             parent = os.getpid()
             self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True,
                                              preexec_fn=lambda: end_with(parent))

@@ -18,6 +18,9 @@ MetricsSnapshot Example(const RpcCounters* counters) {
   snapshot.info.layers = {1};
   snapshot.info.device = "cpu";
   snapshot.ready = true;
+  snapshot.draining = true;
+  snapshot.in_flight_limits = {.requests = 11, .bytes = 13};
+  snapshot.max_sequences = 17;
   snapshot.load_ratio = 0.5;
   snapshot.rpcs = counters;
   snapshot.engine.tokens = {42};
@@ -51,6 +54,10 @@ TEST(Metrics, AreExactlyThoseOfTheContract) {
                                        "pleiad_batch_tokens",
                                        "pleiad_inflight_requests",
                                        "pleiad_inflight_bytes",
+                                       "pleiad_inflight_requests_limit",
+                                       "pleiad_inflight_bytes_limit",
+                                       "pleiad_sequences_limit",
+                                       "pleiad_draining",
                                        "pleiad_step_phase_seconds",
                                        "pleiad_row_lookups_total",
                                        "pleiad_row_evictions_total",
@@ -94,18 +101,27 @@ TEST(Metrics, CarryLabelsAndValues) {
   counters.CountItem(1, absl::StatusCode::kOk);
   counters.CountItem(0, static_cast<absl::StatusCode>(77));
   const std::string text = Scrape(Example(&counters));
-  for (const char* line :
-       {"pleiad_rpc_requests_total{rpc=\"OpenSequence\",code=\"RESOURCE_EXHAUSTED\"} 1\n",
-        "pleiad_forward_items_total{mode=\"prestage\",code=\"OK\"} 1\n",
-        "pleiad_forward_items_total{mode=\"forward\",code=\"UNKNOWN\"} 1\n", "pleiad_tokens_total{layer=\"1\"} 42\n",
-        "pleiad_device_busy_seconds_total 2.5\n", "pleiad_device_batches_total{path=\"launches\"} 3\n",
-        "pleiad_device_batches_total{path=\"graph\"} 7\n", "pleiad_device_capture_failures_total 1\n",
-        "pleiad_device_memory_bytes{kind=\"carries\"} 4096\n", "pleiad_device_memory_bytes{kind=\"pinned\"} 512\n",
-        "pleiad_row_lookups_total{layer=\"1\",result=\"join\"} 7\n",
-        "pleiad_step_phase_seconds_count{phase=\"queue\"} 3\n", "pleiad_step_phase_seconds_sum{phase=\"queue\"} 20\n",
-        "pleiad_step_phase_seconds_bucket{phase=\"queue\",le=\"1e-05\"} 2\n",
-        "pleiad_step_phase_seconds_bucket{phase=\"queue\",le=\"+Inf\"} 3\n", "pleiad_ready 1\n",
-        "pleiad_load_ratio 0.5\n"}) {
+  for (const char* line : {"pleiad_rpc_requests_total{rpc=\"OpenSequence\",code=\"RESOURCE_EXHAUSTED\"} 1\n",
+                           "pleiad_forward_items_total{mode=\"prestage\",code=\"OK\"} 1\n",
+                           "pleiad_forward_items_total{mode=\"forward\",code=\"UNKNOWN\"} 1\n",
+                           "pleiad_tokens_total{layer=\"1\"} 42\n",
+                           "pleiad_device_busy_seconds_total 2.5\n",
+                           "pleiad_device_batches_total{path=\"launches\"} 3\n",
+                           "pleiad_device_batches_total{path=\"graph\"} 7\n",
+                           "pleiad_device_capture_failures_total 1\n",
+                           "pleiad_device_memory_bytes{kind=\"carries\"} 4096\n",
+                           "pleiad_device_memory_bytes{kind=\"pinned\"} 512\n",
+                           "pleiad_row_lookups_total{layer=\"1\",result=\"join\"} 7\n",
+                           "pleiad_step_phase_seconds_count{phase=\"queue\"} 3\n",
+                           "pleiad_step_phase_seconds_sum{phase=\"queue\"} 20\n",
+                           "pleiad_step_phase_seconds_bucket{phase=\"queue\",le=\"1e-05\"} 2\n",
+                           "pleiad_step_phase_seconds_bucket{phase=\"queue\",le=\"+Inf\"} 3\n",
+                           "pleiad_ready 1\n",
+                           "pleiad_draining 1\n",
+                           "pleiad_inflight_requests_limit 11\n",
+                           "pleiad_inflight_bytes_limit 13\n",
+                           "pleiad_sequences_limit 17\n",
+                           "pleiad_load_ratio 0.5\n"}) {
     EXPECT_THAT(text, HasSubstr(line));
   }
 }

@@ -1,0 +1,119 @@
+"""systemd_test.py SERVER: the unit by systemd's own tools, and the server as it starts it, with a manager that listens."""
+import os
+import pathlib
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import unittest
+
+from live_server import GOLDEN, ROOT, end_with
+from manifest_server import STOP_LIMIT_S, flag, seconds
+
+SERVER = sys.argv.pop()
+UNIT = ROOT / "deploy/systemd/pleiad-server.service"
+DROP_IN = ROOT / "deploy/systemd/cuda.conf"
+
+
+def values(file, key):
+    return re.findall(rf"^{key}=(.*)$", file.read_text(), re.M)
+
+
+class Unit(unittest.TestCase):
+    def unit_folder(self, folder):
+        """The unit with the program that was built, and the drop-in."""
+        unit = pathlib.Path(folder) / UNIT.name
+        unit.write_text(UNIT.read_text().replace("/usr/bin/pleiad-server", SERVER))
+        return unit
+
+    def analyze(self, *args):
+        return subprocess.run(["systemd-analyze", *args], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+    def test_systemd_takes_every_line(self):
+        for drop_in in (None, DROP_IN):
+            with tempfile.TemporaryDirectory() as folder:
+                unit = self.unit_folder(folder)
+                if drop_in:
+                    extra = pathlib.Path(folder) / f"{UNIT.name}.d"
+                    extra.mkdir()
+                    (extra / drop_in.name).write_text(drop_in.read_text())
+                result = self.analyze("verify", "--man=no", str(unit))
+            ours = [line for line in result.stdout.splitlines() if "pleiad" in line]
+            self.assertEqual((result.returncode, ours), (0, []), result.stdout)
+
+    def test_systemd_refuses_a_wrong_line(self):
+        with tempfile.TemporaryDirectory() as folder:
+            unit = self.unit_folder(folder)
+            unit.write_text(unit.read_text().replace("ProtectSystem=strict", "ProtectSystem=stricter"))
+            self.assertIn("Failed to parse protect system value", self.analyze("verify", "--man=no", str(unit)).stdout)
+
+    def test_the_exposure_that_systemd_finds_is_low(self):
+        with tempfile.TemporaryDirectory() as folder:
+            result = self.analyze("security", "--offline=yes", "--threshold=20", str(self.unit_folder(folder)))
+        self.assertEqual(result.returncode, 0, result.stdout)
+
+    def test_io_uring_is_in_the_system_calls_allowed(self):
+        allowed = self.analyze("syscall-filter", "@system-service").stdout.split()
+        denied = re.search(r"^SystemCallFilter=~(.*)$", UNIT.read_text(), re.M).group(1).split()
+        self.assertIn("@aio", allowed)
+        for group in denied:
+            self.assertNotIn("io_uring_setup", self.analyze("syscall-filter", group).stdout.split())
+
+    def test_the_time_to_stop_covers_the_drain(self):
+        (command,) = values(UNIT, "ExecStart")
+        drain = seconds(flag(command.split(), "drain-timeout"))
+        self.assertGreaterEqual(seconds(values(UNIT, "TimeoutStopSec")[0]), drain + STOP_LIMIT_S + 15)
+
+    def test_bad_flags_are_not_tried_again(self):
+        self.assertEqual(values(UNIT, "RestartPreventExitStatus"), ["2"])
+        result = subprocess.run([SERVER, "--no-such-flag"], capture_output=True)
+        self.assertEqual(result.returncode, 2)
+
+
+class Notifications(unittest.TestCase):
+    def arguments(self, folder):
+        (command,) = values(UNIT, "ExecStart")
+        program, *arguments = command.split()
+        self.assertEqual(program, "/usr/bin/pleiad-server")
+        places = {"/srv/pleiad/model": str(GOLDEN), "/var/lib/pleiad": folder,
+                  "127.0.0.1:50051": "127.0.0.1:0", "127.0.0.1:9464": "127.0.0.1:0"}
+        for unit_place, place in places.items():
+            self.assertIn(unit_place, command)
+            arguments = [argument.replace(unit_place, place) for argument in arguments]
+        return arguments
+
+    def test_the_server_as_the_unit_starts_it_says_ready_lives_and_stops(self):
+        parent = os.getpid()
+        with tempfile.TemporaryDirectory(prefix="pleiad-") as folder, \
+                socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+            manager.bind(f"{folder}/notify")
+            environment = {**os.environ, "NOTIFY_SOCKET": f"{folder}/notify", "WATCHDOG_USEC": "400000"}
+            self.assertEqual(values(UNIT, "Type"), ["notify"])
+            with subprocess.Popen([SERVER, *self.arguments(folder)], stdout=subprocess.PIPE, env=environment,
+                                  preexec_fn=lambda: end_with(parent)) as process:
+                try:
+                    said = []
+                    while said.count("WATCHDOG=1") < 3 or "READY=1" not in said:
+                        said.append(manager.recv(64).decode())
+                    self.assertEqual(set(said), {"READY=1", "WATCHDOG=1"})
+                    self.assertEqual(said.count("READY=1"), 1)
+                    self.assertRegex(process.stdout.readline(), rb"^pleiad-server ready 127\.0\.0\.1:\d+ metrics ")
+                    process.send_signal(signal.SIGTERM)
+                    while said[-1] != "STOPPING=1":
+                        said.append(manager.recv(64).decode())
+                    self.assertEqual(process.wait(), 0)
+                finally:
+                    process.kill()
+
+    def test_a_wrong_socket_is_refused_by_name(self):
+        with tempfile.TemporaryDirectory() as folder:
+            result = subprocess.run([SERVER, *self.arguments(folder)], capture_output=True, text=True,
+                                    env={**os.environ, "NOTIFY_SOCKET": "/nonexistent/socket"})
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("NOTIFY_SOCKET '/nonexistent/socket'", result.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
