@@ -143,7 +143,9 @@ bool IsGiven(const std::vector<std::string>& args, absl::string_view flag) {
 }
 
 // Of the `pleiad` command line, which shares the prefix.
-bool IsOfTheClient(const std::string& name) { return name == "PLEIAD_SERVER" || name == "PLEIAD_TIMEOUT"; }
+bool IsOfTheClient(const std::string& name) {
+  return name == "PLEIAD_SERVER" || name == "PLEIAD_TIMEOUT" || name == "PLEIAD_TLS_CA" || name == "PLEIAD_TOKEN_FILE";
+}
 
 // Appends `--flag=value` for each flag that only the environment gives.
 absl::Status AppendEnvironment(const CLI::App& app, const std::map<std::string, std::string>& environment,
