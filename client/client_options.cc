@@ -1,5 +1,6 @@
 #include "client/client_options.h"
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 
 namespace pleiad::client {
@@ -10,11 +11,36 @@ absl::Status Positive(const char* name, absl::Duration value) {
   return absl::InvalidArgumentError(absl::StrCat(name, " ", absl::FormatDuration(value), ": must be positive"));
 }
 
+absl::Status CheckTls(const TlsOptions& tls) {
+  if (tls.cert_file.empty() != tls.key_file.empty()) {
+    return absl::InvalidArgumentError(tls.key_file.empty()
+                                          ? absl::StrCat("tls.cert_file ", tls.cert_file, ": needs its tls.key_file")
+                                          : absl::StrCat("tls.key_file ", tls.key_file, ": needs its tls.cert_file"));
+  }
+  if (tls.reload_interval >= absl::Seconds(1) && tls.reload_interval <= absl::Hours(24)) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("tls.reload_interval ", absl::FormatDuration(tls.reload_interval), ": must be 1 s to 24 h"));
+}
+
+bool IsLocal(const std::string& address) {
+  return absl::StartsWith(address, "unix:") || absl::StartsWith(address, "127.") ||
+         absl::StartsWith(address, "localhost:") || absl::StartsWith(address, "[::1]:");
+}
+
 }  // namespace
 
 absl::Status ClientOptions::Validate() const {
   if (address.empty()) return absl::InvalidArgumentError("address \"\": must be HOST:PORT or unix:PATH");
   if (absl::Status s = Positive("connect_timeout", connect_timeout); !s.ok()) return s;
+  if (tls.has_value() && absl::StartsWith(address, "unix:")) {
+    return absl::InvalidArgumentError(absl::StrCat("tls: Unix sockets are plaintext, and address is ", address));
+  }
+  if (tls.has_value()) {
+    if (absl::Status s = CheckTls(*tls); !s.ok()) return s;
+  } else if (!token_file.empty() && !IsLocal(address)) {
+    return absl::InvalidArgumentError(absl::StrCat("token_file ", token_file, ": needs tls with address ", address,
+                                                   ": tokens are not sent in plaintext beyond loopback"));
+  }
   if (absl::Status s = Positive("rpc_timeout", rpc_timeout); !s.ok()) return s;
   return Positive("release_timeout", release_timeout);
 }

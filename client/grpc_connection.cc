@@ -12,6 +12,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "client/connection.h"
+#include "client/internal/channel_access.h"
 #include "client/internal/convert.h"
 #include "client/internal/mutex.h"
 #include "client/internal/raw_stream.h"
@@ -23,6 +24,7 @@ namespace pleiad::client {
 namespace {
 
 using internal::CallStatus;
+using internal::ChannelAccess;
 using internal::MakeChannel;
 using internal::ToReply;
 using internal::ToWire;
@@ -39,8 +41,8 @@ int ReceiveBytes(const ModelInfo& model) {
 
 class GrpcStepConnection final : public StepConnection {
  public:
-  explicit GrpcStepConnection(std::shared_ptr<grpc::Channel> channel)
-      : stream_(std::move(channel), "/pleiad.v1.Ple/ForwardStream") {}
+  GrpcStepConnection(std::shared_ptr<grpc::Channel> channel, ChannelAccess* access)
+      : stream_(std::move(channel), "/pleiad.v1.Ple/ForwardStream", access) {}
 
   bool Write(const WireStep& step) override {
     request_.Clear();
@@ -94,8 +96,11 @@ class GrpcStepConnection final : public StepConnection {
 
 class GrpcConnection final : public Connection {
  public:
-  GrpcConnection(const ClientOptions& options, std::shared_ptr<grpc::Channel> channel)
-      : options_(options), channel_(std::move(channel)), stub_(v1::Ple::NewStub(channel_)) {}
+  GrpcConnection(const ClientOptions& options, std::shared_ptr<ChannelAccess> access, int receive_bytes)
+      : options_(options),
+        access_(std::move(access)),
+        channel_(MakeChannel(options.address, receive_bytes, access_.get())),
+        stub_(v1::Ple::NewStub(channel_)) {}
 
   ~GrpcConnection() override {
     releases_.Shutdown();
@@ -157,6 +162,7 @@ class GrpcConnection final : public Connection {
   void ReleaseLater(SequenceId sequence, uint64_t epoch) override {
     auto* call = new ReleaseCall;
     call->context.set_deadline(absl::ToChronoTime(absl::Now() + options_.release_timeout));
+    access_->AddTo(&call->context);
     internal::MutexLock lock(&mutex_);  // the releaser takes it before it deletes the call
     if (!releaser_.joinable()) releaser_ = std::thread([this] { FinishReleases(); });
     call->reader = stub_->AsyncRelease(&call->context, Named<v1::ReleaseRequest>(sequence, epoch), &releases_);
@@ -189,7 +195,7 @@ class GrpcConnection final : public Connection {
     request.set_value(service);
     google::protobuf::Int32Value response;
     grpc::ClientContext context;
-    SetDeadline(&context);
+    Prepare(&context);
     grpc::CompletionQueue queue;
     grpc::Status status;
     auto call = stub.PrepareUnaryCall(&context, "/grpc.health.v1.Health/Check", request, &queue);
@@ -203,14 +209,16 @@ class GrpcConnection final : public Connection {
     return response.value() == 2 ? HealthState::kNotServing : HealthState::kUnknown;
   }
 
-  std::unique_ptr<StepConnection> OpenStream() override { return std::make_unique<GrpcStepConnection>(channel_); }
+  std::unique_ptr<StepConnection> OpenStream() override {
+    return std::make_unique<GrpcStepConnection>(channel_, access_.get());
+  }
 
   absl::StatusOr<std::unique_ptr<RegionLease>> AttachFile(const std::string& path, uint64_t bytes) override {
     v1::AttachRegionsRequest request;
     request.set_kind(v1::REGION_KIND_SHM_FILE);
     request.set_path(path);
     request.set_bytes(bytes);
-    auto stream = std::make_unique<internal::RegionStream>(stub_.get());
+    auto stream = std::make_unique<internal::RegionStream>(stub_.get(), access_.get());
     const absl::Time deadline = absl::Now() + std::min(options_.rpc_timeout, absl::Hours(24));
     if (absl::Status s = stream->Attach(request, absl::ToChronoTime(deadline)); !s.ok()) return s;
     return stream;
@@ -242,7 +250,9 @@ class GrpcConnection final : public Connection {
     return request;
   }
 
-  void SetDeadline(grpc::ClientContext* context) const {
+  // Of a call that is to begin.
+  void Prepare(grpc::ClientContext* context) const {
+    access_->AddTo(context);
     if (options_.rpc_timeout == absl::InfiniteDuration()) return;
     context->set_deadline(absl::ToChronoTime(absl::Now() + options_.rpc_timeout));
   }
@@ -251,12 +261,13 @@ class GrpcConnection final : public Connection {
   absl::Status Call(grpc::Status (v1::Ple::Stub::*method)(grpc::ClientContext*, const Request&, Response*),
                     const Request& request, Response* response) {
     grpc::ClientContext context;
-    SetDeadline(&context);
+    Prepare(&context);
     const grpc::Status status = (stub_.get()->*method)(&context, request, response);
     return CallStatus(status, context);
   }
 
   const ClientOptions options_;
+  const std::shared_ptr<ChannelAccess> access_;
   const std::shared_ptr<grpc::Channel> channel_;
   const std::unique_ptr<v1::Ple::Stub> stub_;
 
@@ -274,7 +285,9 @@ absl::StatusOr<std::shared_ptr<Connection>> ConnectGrpc(const ClientOptions& opt
   const absl::Time deadline = absl::Now() + options.connect_timeout;
   ClientOptions probe_options = options;
   probe_options.rpc_timeout = std::min(options.rpc_timeout, options.connect_timeout);
-  GrpcConnection probe(probe_options, MakeChannel(options.address, 4 << 20));
+  absl::StatusOr<std::shared_ptr<ChannelAccess>> access = ChannelAccess::Open(options);
+  if (!access.ok()) return access.status();
+  GrpcConnection probe(probe_options, *access, 4 << 20);
   for (absl::Duration pause = absl::Milliseconds(20);; pause = std::min(2 * pause, absl::Seconds(1))) {
     absl::StatusOr<ModelInfo> info = probe.GetModel();
     if (info.ok()) {
@@ -284,12 +297,14 @@ absl::StatusOr<std::shared_ptr<Connection>> ConnectGrpc(const ClientOptions& opt
     if (!absl::IsUnavailable(info.status()) || absl::Now() + pause > deadline) return info.status();
     std::this_thread::sleep_for(absl::ToChronoMilliseconds(pause));
   }
-  return std::make_shared<GrpcConnection>(options, MakeChannel(options.address, ReceiveBytes(*model)));
+  return std::make_shared<GrpcConnection>(options, *access, ReceiveBytes(*model));
 }
 
 absl::StatusOr<HealthState> CheckHealth(const ClientOptions& options, const std::string& service) {
   if (absl::Status s = options.Validate(); !s.ok()) return s;
-  return GrpcConnection(options, MakeChannel(options.address, 4 << 20)).Health(service);
+  absl::StatusOr<std::shared_ptr<ChannelAccess>> access = ChannelAccess::Open(options);
+  if (!access.ok()) return access.status();
+  return GrpcConnection(options, *std::move(access), 4 << 20).Health(service);
 }
 
 }  // namespace pleiad::client

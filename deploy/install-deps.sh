@@ -17,6 +17,7 @@ build_set=(
 test_set=(
   libgtest-dev libgmock-dev libbenchmark-dev
   clang libclang-rt-14-dev llvm lld clang-tidy
+  openssl # makes the certificates of tests
   python3 python3-grpcio python3-protobuf python3-numpy python3-yaml
   prometheus haproxy systemd python3-seccomp buildah debootstrap # deploy/ is tested with the programs that it configures
 )

@@ -34,6 +34,7 @@ struct RawFlags {
   std::string drain_timeout = "30s";
   std::string read_timeout = "5s";
   std::string max_inflight_bytes;
+  RawAccessFlags access;
 };
 
 void AddOptions(CLI::App& app, RawFlags& raw) {
@@ -113,6 +114,7 @@ void AddOptions(CLI::App& app, RawFlags& raw) {
       ->check(CLI::Range(0u, 4096u))
       ->capture_default_str();
   app.add_flag("--reflection", flags.reflection, "gRPC reflection on every listener, not only loopback and unix:");
+  AddAccessOptions(app, &raw.access);
   app.add_option("--log-level", flags.log_level, "trace, debug, info, warning, error or off")
       ->type_name("LEVEL")
       ->check(CLI::IsMember({"trace", "debug", "info", "warning", "error", "off"}))
@@ -141,7 +143,9 @@ bool IsGiven(const std::vector<std::string>& args, absl::string_view flag) {
 }
 
 // Of the `pleiad` command line, which shares the prefix.
-bool IsOfTheClient(const std::string& name) { return name == "PLEIAD_SERVER" || name == "PLEIAD_TIMEOUT"; }
+bool IsOfTheClient(const std::string& name) {
+  return name == "PLEIAD_SERVER" || name == "PLEIAD_TIMEOUT" || name == "PLEIAD_TLS_CA" || name == "PLEIAD_TOKEN_FILE";
+}
 
 // Appends `--flag=value` for each flag that only the environment gives.
 absl::Status AppendEnvironment(const CLI::App& app, const std::map<std::string, std::string>& environment,
@@ -240,10 +244,12 @@ absl::StatusOr<ServerFlags> ReadFlags(const CLI::App& app, RawFlags& raw) {
     flags.max_inflight_bytes = *size;
   }
   bool unix_socket = false;
+  std::vector<ListenAddress> listen;
   for (const std::string& text : flags.listen) {
-    PLEIAD_ASSIGN_OR_RETURN(const ListenAddress address, ParseListenAddress(text));
-    unix_socket |= address.is_unix();
+    PLEIAD_ASSIGN_OR_RETURN(listen.emplace_back(), ParseListenAddress(text));
+    unix_socket |= listen.back().is_unix();
   }
+  PLEIAD_ASSIGN_OR_RETURN(flags.access, ReadAccessFlags(raw.access, listen));
   if (flags.allow_client_regions && flags.shm_dir.empty()) {
     return absl::InvalidArgumentError(
         "--allow-client-regions: needs a --shm-dir, whose files any client of a Unix socket can then name");

@@ -9,6 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "server/access_flags.h"
 
 namespace pleiad {
 
@@ -40,6 +41,7 @@ struct ServerFlags {
   std::optional<uint32_t> eos_token_id;  // absent: the config's
   uint32_t threads = 0;                  // 0: all cores
   bool reflection = false;               // also on listeners that are not local
+  AccessFlags access;
   std::string log_level = "info";
   std::string log_format = "text";  // text or json
   bool check = false;

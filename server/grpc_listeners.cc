@@ -3,7 +3,10 @@
 #include <grpc/grpc.h>
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/impl/server_builder_option.h>
+#include <sys/stat.h>
 
+#include <cerrno>
+#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -29,6 +32,28 @@ class ReflectionOption final : public grpc::ServerBuilderOption {
   const Reflection reflection_;
 };
 
+// Sockets that are bound meanwhile are their owner's alone.
+class ScopedUmask {
+ public:
+  ScopedUmask() : before_(::umask(0177)) {}
+  ~ScopedUmask() { ::umask(before_); }
+
+ private:
+  const mode_t before_;
+};
+
+void SetCommon(grpc::ServerBuilder& builder) {
+  builder.SetMaxSendMessageSize(-1);
+  // Two servers must not share a port by accident.
+  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, static_cast<int>(kHandshakeTimeout.count()));
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, static_cast<int>(kKeepaliveTime.count()));
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, static_cast<int>(kKeepaliveTimeout.count()));
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
+                             static_cast<int>(kMinPingInterval.count()));
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+}
+
 }  // namespace
 
 struct GrpcListeners::Group {
@@ -37,6 +62,8 @@ struct GrpcListeners::Group {
   PleService ple;
   HealthService health_service;
   std::unique_ptr<grpc::CallbackGenericService> generic;
+  const char* flag = "";
+  std::shared_ptr<ListenerCredentials> credentials;  // of all its ports; null: those of the listeners
   std::unique_ptr<grpc::Server> server;
 };
 
@@ -45,39 +72,49 @@ GrpcListeners::GrpcListeners(const ServiceLimits& limits) : quota_("pleiad-serve
 }
 
 absl::StatusOr<std::unique_ptr<GrpcListeners>> GrpcListeners::Open(const std::vector<ListenAddress>& addresses,
+                                                                   const AccessFlags& access,
                                                                    ReflectionScope reflection, ServiceState* state,
                                                                    Health* health,
                                                                    const GenericServiceFactory& make_generic) {
   // The library is never shut down: that waits up to 10 s for a poller that a stalled write has left behind.
   [[maybe_unused]] static const bool kept = (grpc_init(), true);
   std::unique_ptr<GrpcListeners> listeners(new GrpcListeners(state->limits()));
-  std::vector<size_t> with_reflection, without;
-  for (size_t i = 0; i < addresses.size(); ++i) {
-    if (addresses[i].is_unix()) PLEIAD_RETURN_IF_ERROR(RemoveStaleSocket(addresses[i].unix_path));
-    const bool reflects = reflection == ReflectionScope::kAllListeners || addresses[i].is_local();
-    (reflects ? with_reflection : without).push_back(i);
-  }
+  PLEIAD_RETURN_IF_ERROR(listeners->ReadAccess(access, &state->counters));
   listeners->addresses_ = addresses;
+  std::vector<ListenAddress*> with_reflection, without;
+  for (ListenAddress& address : listeners->addresses_) {
+    if (address.is_unix()) PLEIAD_RETURN_IF_ERROR(RemoveStaleSocket(address.unix_path));
+    const bool reflects = reflection == ReflectionScope::kAllListeners || address.is_local();
+    (reflects ? with_reflection : without).push_back(&address);
+  }
   PLEIAD_RETURN_IF_ERROR(listeners->OpenGroup(with_reflection, Reflection::kOn, state, health, make_generic));
   PLEIAD_RETURN_IF_ERROR(listeners->OpenGroup(without, Reflection::kOff, state, health, make_generic));
+  PLEIAD_RETURN_IF_ERROR(listeners->OpenHealth(access, state, health));
   return listeners;
 }
 
-absl::Status GrpcListeners::OpenGroup(const std::vector<size_t>& indices, Reflection reflection, ServiceState* state,
-                                      Health* health, const GenericServiceFactory& make_generic) {
-  if (indices.empty()) return absl::OkStatus();
+absl::Status GrpcListeners::ReadAccess(const AccessFlags& access, RpcCounters* counters) {
+  socket_mode_ = access.socket_mode;
+  std::shared_ptr<CertificateFiles> certificates;
+  if (!access.tls_cert.empty()) {
+    PLEIAD_ASSIGN_OR_RETURN(certificates, CertificateFiles::Open(access));
+  }
+  if (!access.auth_tokens.empty()) {
+    PLEIAD_ASSIGN_OR_RETURN(tokens_, TokenFile::Open(access.auth_tokens));
+  }
+  of_sockets_ = std::make_shared<ListenerCredentials>(nullptr, tokens_.get(), counters);
+  of_ports_ = std::make_shared<ListenerCredentials>(std::move(certificates), tokens_.get(), counters);
+  return absl::OkStatus();
+}
+
+absl::Status GrpcListeners::OpenGroup(const std::vector<ListenAddress*>& addresses, Reflection reflection,
+                                      ServiceState* state, Health* health, const GenericServiceFactory& make_generic) {
+  if (addresses.empty()) return absl::OkStatus();
   auto group = std::make_unique<Group>(state, health);
   grpc::ServerBuilder builder;
+  SetCommon(builder);
   builder.SetMaxReceiveMessageSize(state->limits().receive_bytes);
-  builder.SetMaxSendMessageSize(-1);
-  // Two servers must not share a port by accident.
-  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   builder.SetResourceQuota(quota_);
-  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, static_cast<int>(kKeepaliveTime.count()));
-  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, static_cast<int>(kKeepaliveTimeout.count()));
-  builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
-                             static_cast<int>(kMinPingInterval.count()));
-  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
   builder.RegisterService(&group->ple);
   builder.RegisterService(&group->health_service);
   if (make_generic) {
@@ -85,17 +122,54 @@ absl::Status GrpcListeners::OpenGroup(const std::vector<size_t>& indices, Reflec
     builder.RegisterCallbackGenericService(group->generic.get());
   }
   builder.SetOption(std::make_unique<ReflectionOption>(reflection));
-  std::vector<int> ports(indices.size(), 0);
-  for (size_t i = 0; i < indices.size(); ++i) {
-    builder.AddListeningPort(addresses_[indices[i]].ToString(), grpc::InsecureServerCredentials(), &ports[i]);
+  group->flag = "--listen";
+  return Start(&builder, addresses, std::move(group));
+}
+
+absl::Status GrpcListeners::OpenHealth(const AccessFlags& access, ServiceState* state, Health* health) {
+  if (access.health_listen.empty()) return absl::OkStatus();
+  PLEIAD_ASSIGN_OR_RETURN(health_address_, ParseListenAddress(access.health_listen));
+  auto group = std::make_unique<Group>(state, health);
+  group->credentials = std::make_shared<ListenerCredentials>(nullptr, nullptr, &state->counters);
+  group->flag = "--health-listen";
+  grpc::ServerBuilder builder;
+  SetCommon(builder);
+  // Anybody may call: what they send takes nothing from those who may do more.
+  builder.SetMaxReceiveMessageSize(4 << 10);
+  builder.SetResourceQuota(grpc::ResourceQuota("pleiad-health").Resize(16 << 20));
+  builder.RegisterService(&group->health_service);
+  builder.SetOption(std::make_unique<ReflectionOption>(Reflection::kOff));
+  return Start(&builder, {&*health_address_}, std::move(group));
+}
+
+absl::Status GrpcListeners::Start(grpc::ServerBuilder* builder, const std::vector<ListenAddress*>& addresses,
+                                  std::unique_ptr<Group> group) {
+  std::vector<int> ports(addresses.size(), 0);
+  for (size_t i = 0; i < addresses.size(); ++i) {
+    const auto& credentials = group->credentials != nullptr ? group->credentials
+                              : addresses[i]->is_unix()     ? of_sockets_
+                                                            : of_ports_;
+    builder->AddListeningPort(addresses[i]->ToString(), credentials, &ports[i]);
   }
-  group->server = builder.BuildAndStart();
-  for (size_t i = 0; i < indices.size(); ++i) {
-    ListenAddress& address = addresses_[indices[i]];
-    if (ports[i] == 0) return absl::UnavailableError(absl::StrCat("--listen ", address.ToString(), ": cannot listen"));
-    if (!address.is_unix()) address.port = static_cast<uint16_t>(ports[i]);
+  {
+    const ScopedUmask scope;
+    group->server = builder->BuildAndStart();
   }
-  if (group->server == nullptr) return absl::UnavailableError("--listen: the gRPC server does not start");
+  for (size_t i = 0; i < addresses.size(); ++i) {
+    ListenAddress& address = *addresses[i];
+    const auto fail = [&](absl::string_view what) {
+      return absl::UnavailableError(absl::StrCat(group->flag, " ", address.ToString(), ": ", what));
+    };
+    if (ports[i] == 0) return fail("cannot listen");
+    if (!address.is_unix()) {
+      address.port = static_cast<uint16_t>(ports[i]);
+    } else if (::chmod(address.unix_path.c_str(), socket_mode_) != 0) {
+      return fail(absl::StrCat("cannot set its mode (--socket-mode): ", std::strerror(errno)));
+    }
+  }
+  if (group->server == nullptr) {
+    return absl::UnavailableError(absl::StrCat(group->flag, ": the gRPC server does not start"));
+  }
   groups_.push_back(std::move(group));
   return absl::OkStatus();
 }

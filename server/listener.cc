@@ -1,5 +1,6 @@
 #include "server/listener.h"
 
+#include <arpa/inet.h>
 #include <errno.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -16,7 +17,10 @@
 namespace pleiad {
 
 bool ListenAddress::is_local() const {
-  return is_unix() || host == "localhost" || host == "[::1]" || absl::StartsWith(host, "127.");
+  // A number, and no name that begins like one.
+  in_addr number{};
+  const bool loopback = absl::StartsWith(host, "127.") && ::inet_pton(AF_INET, host.c_str(), &number) == 1;
+  return is_unix() || host == "localhost" || host == "[::1]" || loopback;
 }
 
 std::string ListenAddress::ToString() const {

@@ -24,6 +24,7 @@ namespace {
 void PrintReady(const ReadyInfo& info) {
   std::string line = "pleiad-server ready";
   for (const ListenAddress& address : info.addresses) absl::StrAppend(&line, " ", address.ToString());
+  if (info.health) absl::StrAppend(&line, " health ", info.health->ToString());
   absl::StrAppend(&line, " metrics ", info.metrics.ToString(), "\n");
   std::fputs(line.c_str(), stdout);
   std::fflush(stdout);

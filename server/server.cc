@@ -56,13 +56,21 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerFlags& flags, 
   std::unique_ptr<Server> server(new Server(flags, std::move(deps), std::move(summary), limits, std::move(regions)));
   PLEIAD_ASSIGN_OR_RETURN(server->metrics_,
                           MetricsListener::Create(metrics_address, std::make_shared<Collector>(server.get())));
-  PLEIAD_ASSIGN_OR_RETURN(server->listeners_, GrpcListeners::Open(addresses,
-                                                                  flags.reflection ? ReflectionScope::kAllListeners
-                                                                                   : ReflectionScope::kLocalListeners,
-                                                                  &server->state_, &server->health_, make_generic));
+  const ReflectionScope reflection =
+      flags.reflection ? ReflectionScope::kAllListeners : ReflectionScope::kLocalListeners;
+  PLEIAD_ASSIGN_OR_RETURN(server->listeners_, GrpcListeners::Open(addresses, flags.access, reflection, &server->state_,
+                                                                  &server->health_, make_generic));
   for (const ListenAddress& address : server->listeners_->addresses()) {
-    spdlog::info("listening on {}, reflection {}", address.ToString(),
+    const bool tls = !flags.access.tls_cert.empty() && !address.is_unix();
+    spdlog::info("listening on {}, {}, {}, reflection {}", address.ToString(),
+                 !tls                                 ? "plaintext"
+                 : flags.access.tls_client_ca.empty() ? "TLS"
+                                                      : "mutual TLS",
+                 flags.access.auth_tokens.empty() ? "no tokens" : "tokens",
                  flags.reflection || address.is_local() ? "on" : "off (--reflection turns it on)");
+  }
+  if (server->listeners_->health_address()) {
+    spdlog::info("health alone on {}", server->listeners_->health_address()->ToString());
   }
   spdlog::info("metrics on {}", server->metrics_->address().ToString());
   server->loading_ = std::thread([raw = server.get()] { raw->Load(); });
@@ -78,7 +86,9 @@ Server::~Server() {
   listeners_.reset();
 }
 
-ReadyInfo Server::addresses() const { return {.addresses = listeners_->addresses(), .metrics = metrics_->address()}; }
+ReadyInfo Server::addresses() const {
+  return {.addresses = listeners_->addresses(), .health = listeners_->health_address(), .metrics = metrics_->address()};
+}
 
 absl::StatusOr<LoadedModel> Server::RunLoader() {
   LoadReporter reporter(LoadReporter::DetectStyle());

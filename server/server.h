@@ -27,6 +27,7 @@ enum ExitCode : int { kExitDrained = 0, kExitRefused = 1, kExitBadFlags = 2, kEx
 
 struct ReadyInfo {
   std::vector<ListenAddress> addresses;
+  std::optional<ListenAddress> health;  // of --health-listen
   ListenAddress metrics;
 };
 

@@ -7,11 +7,8 @@ namespace pleiad::cli {
 namespace {
 
 int Run(const ServerFlags& server, const std::string& service) {
-  client::ClientOptions options;
-  options.address = server.address;
-  options.rpc_timeout = server.timeout;
   // Not Client::Connect: a server that is loading answers this and not that.
-  const absl::StatusOr<client::HealthState> health = client::CheckHealth(options, service);
+  const absl::StatusOr<client::HealthState> health = client::CheckHealth(server.Options(), service);
   if (!health.ok()) return Fail(health.status());
   const bool serving = *health == client::HealthState::kServing;
   std::cout << (serving ? "SERVING" : "NOT_SERVING") << "\n";

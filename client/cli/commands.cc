@@ -60,15 +60,35 @@ void ServerFlags::AddTo(CLI::App* command) {
       ->type_name("DURATION")
       ->check(CLI::Validator(check, ""))
       ->default_str(absl::FormatDuration(timeout));
+  command->add_flag("--tls", tls, "TLS, with the system's authorities; given by --tls-ca and the like too");
+  command->add_option("--tls-ca", tls_files.ca_file, "PEM authorities of the server")
+      ->envname("PLEIAD_TLS_CA")
+      ->type_name("FILE");
+  command->add_option("--tls-cert", tls_files.cert_file, "PEM certificate to show")->type_name("FILE");
+  command->add_option("--tls-key", tls_files.key_file, "PEM key of --tls-cert")->type_name("FILE");
+  command
+      ->add_option("--tls-server-name", tls_files.server_name,
+                   "name that the server's certificate must have (default: the host of --server)")
+      ->type_name("NAME");
+  command->add_option("--token-file", token_file, "file with the token to show, which others cannot read")
+      ->envname("PLEIAD_TOKEN_FILE")
+      ->type_name("FILE");
 }
 
-absl::StatusOr<client::Client> ServerFlags::Connect() const {
+client::ClientOptions ServerFlags::Options() const {
   client::ClientOptions options;
   options.address = address;
   options.connect_timeout = timeout;
   options.rpc_timeout = timeout;
-  return client::Client::Connect(options);
+  if (tls || !tls_files.ca_file.empty() || !tls_files.cert_file.empty() || !tls_files.key_file.empty() ||
+      !tls_files.server_name.empty()) {
+    options.tls = tls_files;
+  }
+  options.token_file = token_file;
+  return options;
 }
+
+absl::StatusOr<client::Client> ServerFlags::Connect() const { return client::Client::Connect(Options()); }
 
 int Fail(const absl::Status& status) {
   std::cerr << "pleiad: " << absl::StatusCodeToString(status.code()) << ": " << status.message() << "\n";
@@ -92,7 +112,7 @@ int Main(int argc, const char* const* argv) {
   app.config_formatter(std::make_shared<EnvironmentFirst>());
   app.allow_config_extras(false);
   app.footer(
-      "Flags go before PLEIAD_SERVER and PLEIAD_TIMEOUT, those before the file.\n"
+      "Flags go before PLEIAD_SERVER, PLEIAD_TIMEOUT, PLEIAD_TLS_CA and PLEIAD_TOKEN_FILE, those before the file.\n"
       "Exit codes: 0 done and all agreed; 1 a comparison past its bound, or a server that is not ready;\n"
       "2 bad flags; 3 no server, a refusal, or a file that cannot be read or written.");
   int exit = kExitOk;

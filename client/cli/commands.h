@@ -23,9 +23,13 @@ inline constexpr int kExitFailed = 3;  // no server, a refusal, a file
 struct ServerFlags {
   std::string address = "127.0.0.1:50051";
   absl::Duration timeout = absl::Seconds(30);
+  bool tls = false;  // also when any member of tls_files is set
+  client::TlsOptions tls_files;
+  std::string token_file;
 
   // Outlives the parsing.
   void AddTo(CLI::App* command);
+  client::ClientOptions Options() const;
   // Prints why when there is none.
   absl::StatusOr<client::Client> Connect() const;
 };

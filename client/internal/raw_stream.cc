@@ -7,7 +7,7 @@
 
 namespace pleiad::client::internal {
 
-std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address, int receive_bytes) {
+std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address, int receive_bytes, const ChannelAccess* access) {
   // The library is never shut down: that waits up to 10 s for a poller that a stalled write has left behind.
   [[maybe_unused]] static const bool kept = (grpc_init(), true);
   grpc::ChannelArguments args;
@@ -26,14 +26,26 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address, int recei
   args.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
   // A connection of its own, whatever other clients of this process do.
   args.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), args);
+  if (access != nullptr && !access->server_name().empty()) args.SetSslTargetNameOverride(access->server_name());
+  return grpc::CreateCustomChannel(
+      address, access == nullptr ? grpc::InsecureChannelCredentials() : access->credentials(), args);
 }
 
-RawStream::RawStream(std::shared_ptr<grpc::Channel> channel, const char* method)
+namespace {
+
+grpc::ClientContext* WithToken(grpc::ClientContext* context, ChannelAccess* access) {
+  if (access != nullptr) access->AddTo(context);
+  return context;
+}
+
+}  // namespace
+
+RawStream::RawStream(std::shared_ptr<grpc::Channel> channel, const char* method, ChannelAccess* access)
     : channel_(std::move(channel)),
       // As generated stubs open theirs.
       stream_(grpc::internal::ClientReaderWriterFactory<grpc::ByteBuffer, grpc::ByteBuffer>::Create(
-          channel_.get(), grpc::internal::RpcMethod(method, grpc::internal::RpcMethod::BIDI_STREAMING), &context_)) {}
+          channel_.get(), grpc::internal::RpcMethod(method, grpc::internal::RpcMethod::BIDI_STREAMING),
+          WithToken(&context_, access))) {}
 
 RawStream::~RawStream() {
   if (finished_) return;

@@ -8,6 +8,8 @@
 #include <memory>
 #include <string>
 
+#include "client/internal/channel_access.h"
+
 namespace pleiad::client::internal {
 
 // A server that has been silent for kKeepaliveTime is asked for a sign of life, and calls end, Unavailable, where it
@@ -15,14 +17,16 @@ namespace pleiad::client::internal {
 inline constexpr std::chrono::milliseconds kKeepaliveTime = std::chrono::seconds(20);
 inline constexpr std::chrono::milliseconds kKeepaliveTimeout = std::chrono::seconds(20);
 
-// `address`: "HOST:PORT" or "unix:PATH". Connects when the first call is made; sends messages of any size.
-std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address, int receive_bytes);
+// `address`: "HOST:PORT" or "unix:PATH". Connects when the first call is made; sends messages of any size. `access`
+// null: plaintext.
+std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address, int receive_bytes,
+                                           const ChannelAccess* access = nullptr);
 
 // One thread may write while one reads; Cancel is for any thread.
 class RawStream {
  public:
-  // Opens the stream; `method` ("/package.Service/Method") lives as long as this.
-  RawStream(std::shared_ptr<grpc::Channel> channel, const char* method);
+  // Opens the stream; `method` ("/package.Service/Method") lives as long as this. `access` null: without a token.
+  RawStream(std::shared_ptr<grpc::Channel> channel, const char* method, ChannelAccess* access = nullptr);
   // Cancels the stream unless Finish has returned.
   ~RawStream();
 

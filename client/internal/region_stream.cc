@@ -16,6 +16,7 @@ bool RegionStream::Wait(std::chrono::system_clock::time_point deadline) {
 
 absl::Status RegionStream::Attach(const v1::AttachRegionsRequest& request,
                                   std::chrono::system_clock::time_point deadline) {
+  access_->AddTo(&context_);
   stream_ = stub_->AsyncAttachRegions(&context_, &queue_, nullptr);
   v1::AttachRegionsResponse response;
   bool ok = Wait(deadline);

@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "client/connection.h"
+#include "client/internal/channel_access.h"
 #include "pleiad/v1/ple.grpc.pb.h"
 
 namespace pleiad::client::internal {
@@ -15,7 +16,8 @@ namespace pleiad::client::internal {
 // The region lives as long as this.
 class RegionStream final : public RegionLease {
  public:
-  explicit RegionStream(v1::Ple::Stub* stub) : stub_(stub) {}
+  // Both outlive this.
+  RegionStream(v1::Ple::Stub* stub, ChannelAccess* access) : stub_(stub), access_(access) {}
   ~RegionStream() override;
 
   // Once, first. Blocks until the server has answered or the deadline has passed (DeadlineExceeded).
@@ -28,6 +30,7 @@ class RegionStream final : public RegionLease {
   bool Wait(std::chrono::system_clock::time_point deadline);
 
   v1::Ple::Stub* const stub_;
+  ChannelAccess* const access_;
   grpc::ClientContext context_;
   grpc::CompletionQueue queue_;
   std::unique_ptr<grpc::ClientAsyncReaderWriter<v1::AttachRegionsRequest, v1::AttachRegionsResponse>> stream_;

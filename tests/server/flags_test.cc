@@ -102,7 +102,11 @@ TEST(Flags, AnEmptyVariableIsAsUnset) {
 }
 
 TEST(Flags, TheClientsVariablesAreNoFlags) {
-  EXPECT_TRUE(Parse({}, {{"PLEIAD_SERVER", "127.0.0.1:1"}, {"PLEIAD_TIMEOUT", "5"}}).ok());
+  EXPECT_TRUE(Parse({}, {{"PLEIAD_SERVER", "127.0.0.1:1"},
+                         {"PLEIAD_TIMEOUT", "5"},
+                         {"PLEIAD_TLS_CA", "ca.pem"},
+                         {"PLEIAD_TOKEN_FILE", "token"}})
+                  .ok());
 }
 
 TEST(Flags, KubernetesServiceVariablesAreNoFlags) {

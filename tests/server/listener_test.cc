@@ -31,7 +31,7 @@ TEST(ListenAddress, LocalIsWhatOnlyThisMachineReaches) {
     EXPECT_TRUE(address->is_local()) << text;
     EXPECT_EQ(address->ToString(), text);
   }
-  for (const char* text : {"0.0.0.0:1", "[::]:1", "10.0.0.1:1", "host.example:1"}) {
+  for (const char* text : {"0.0.0.0:1", "[::]:1", "10.0.0.1:1", "host.example:1", "127.0.0.1.example:1"}) {
     const auto address = ParseListenAddress(text);
     ASSERT_TRUE(address.ok()) << text;
     EXPECT_FALSE(address->is_local()) << text;
