@@ -60,8 +60,10 @@ absl::Status SequenceKeeper::TakeBack(Engine& engine, const std::function<bool()
   const ModelConfig& config = engine.model().config;
   absl::StatusOr<std::unique_ptr<SequenceFileReader>> opened =
       SequenceFileReader::Open(path_, HeaderOf(engine), config.vocab_size);
-  absl::StatusOr<uint64_t> taken = opened.status();
-  if (opened.ok()) {
+  absl::StatusOr<uint64_t> taken = uint64_t{0};
+  if (!opened.ok()) {
+    taken = opened.status();
+  } else {
     SequenceFileReader& file = **opened;
     if (const uint32_t most = engine.options().max_sequences; file.header().sequences > most) {
       return absl::FailedPreconditionError(absl::StrCat("--max-sequences ", most, ": must be at least ",
