@@ -89,7 +89,7 @@ void AddOptions(CLI::App& app, RawFlags& raw) {
       ->check(CLI::IsMember({"auto", "require", "off"}))
       ->capture_default_str();
   app.add_option("--state-dir", flags.state_dir,
-                 "Folder where the ids of cached rows are kept from one run to the next [nowhere]")
+                 "Folder where open sequences and the ids of cached rows are kept from one run to the next [nowhere]")
       ->type_name("DIR");
   app.add_option("--max-inflight-requests", flags.max_inflight_requests, "Requests in flight; half of them per stream")
       ->type_name("N")

@@ -282,7 +282,8 @@ int Server::Wait() {
       }
       const absl::Time deadline = *draining_since_ + flags_.drain_timeout;
       if (clock_->Now() >= deadline) {
-        spdlog::warn("the drain timeout has passed");
+        // With --state-dir clients need not have gone.
+        spdlog::log(keeper_ != nullptr ? spdlog::level::info : spdlog::level::warn, "the drain timeout has passed");
         break;
       }
       clock_->WaitUntil(&changed_, &mutex_, deadline);

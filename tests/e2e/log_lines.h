@@ -12,7 +12,7 @@
 
 namespace pleiad::testing {
 
-// Lines of the log while it lives. Made and destroyed while no server logs.
+// Lines of the log while it lives. Made and destroyed while nothing logs.
 class LogLines {
  public:
   LogLines() { spdlog::default_logger()->sinks().push_back(sink_); }
@@ -24,6 +24,11 @@ class LogLines {
     MutexLock lock(&sink_->mutex);
     return sink_->lines;
   }
+  // Blocks until they have `text`.
+  void Await(const std::string& text) {
+    MutexLock lock(&sink_->mutex);
+    while (sink_->lines.find(text) == std::string::npos) sink_->changed.Wait(&sink_->mutex);
+  }
 
  private:
   struct Sink : spdlog::sinks::base_sink<std::mutex> {
@@ -31,10 +36,12 @@ class LogLines {
       MutexLock lock(&mutex);
       lines.append(message.payload.data(), message.payload.size());
       lines += "\n";
+      changed.NotifyAll();
     }
     void flush_() override {}
 
     Mutex mutex;
+    CondVar changed;
     std::string lines ABSL_GUARDED_BY(mutex);
   };
   const std::shared_ptr<Sink> sink_ = std::make_shared<Sink>();
