@@ -90,7 +90,7 @@ void AddOptions(CLI::App& app, RawFlags& raw) {
       ->check(CLI::IsMember({"auto", "require", "off"}))
       ->capture_default_str();
   app.add_option("--state-dir", flags.state_dir,
-                 "Folder where the ids of cached rows are kept from one run to the next [nowhere]")
+                 "Folder where open sequences and the ids of cached rows are kept from one run to the next [nowhere]")
       ->type_name("DIR");
   app.add_option("--max-inflight-requests", flags.max_inflight_requests, "Requests in flight; half of them per stream")
       ->type_name("N")
@@ -278,7 +278,8 @@ absl::StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& arg
   app.footer(
       "A flag can also be given as PLEIAD_<FLAG> in the environment (PLEIAD_MAX_TOKENS) or in the file of --config;\n"
       "the command line wins over the environment, the environment over the file. Sizes: 4GiB, 512MiB, 1e9.\n"
-      "Exit codes: 0 drained, 1 refused to start, 2 bad flags, 3 device lost, 4 steps unanswered when stopped.");
+      "Exit codes: 0 drained, 1 refused to start, 2 bad flags, 3 device lost, 4 steps unanswered when stopped, 5 open "
+      "sequences not kept in --state-dir.");
   std::vector<std::string> all = args;
   try {
     PLEIAD_RETURN_IF_ERROR(AppendEnvironment(app, environment, all));

@@ -45,6 +45,10 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerFlags& flags, 
     return absl::InvalidArgumentError(
         absl::StrCat("--state-dir ", flags.state_dir, ": must be a folder to write to: ", std::strerror(errno)));
   }
+  std::unique_ptr<SequenceKeeper> keeper;
+  if (!flags.state_dir.empty()) {
+    PLEIAD_ASSIGN_OR_RETURN(keeper, SequenceKeeper::Open(flags.state_dir));
+  }
   PLEIAD_ASSIGN_OR_RETURN(const ListenAddress metrics_address, ParseListenAddress(flags.metrics_listen));
   PLEIAD_ASSIGN_OR_RETURN(ModelSummary summary, deps.loader->Open());
   PLEIAD_ASSIGN_OR_RETURN(const ServiceLimits limits, ComputeLimits(flags, summary.config.geometry.channels()));
@@ -54,6 +58,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerFlags& flags, 
   }
   const GenericServiceFactory make_generic = std::move(deps.make_generic);
   std::unique_ptr<Server> server(new Server(flags, std::move(deps), std::move(summary), limits, std::move(regions)));
+  server->keeper_ = std::move(keeper);
   PLEIAD_ASSIGN_OR_RETURN(server->metrics_,
                           MetricsListener::Create(metrics_address, std::make_shared<Collector>(server.get())));
   const ReflectionScope reflection =
@@ -113,7 +118,11 @@ absl::StatusOr<LoadedModel> Server::RunLoader() {
 
 void Server::Load() {
   absl::StatusOr<LoadedModel> loaded = RunLoader();
-  const absl::Status status = loaded.status();
+  absl::Status status = loaded.status();
+  // A server that is to stop already leaves the file to the next one.
+  if (status.ok() && keeper_ != nullptr && !cancel_load_.load()) {
+    status = keeper_->TakeBack(*loaded->engine, [this] { return cancel_load_.load(); });
+  }
   if (status.ok()) Publish(*std::move(loaded));
   MutexLock lock(&mutex_);
   loaded_ = status;
@@ -293,7 +302,8 @@ int Server::Wait() {
       }
       const absl::Time deadline = *draining_since_ + flags_.drain_timeout;
       if (clock_->Now() >= deadline) {
-        spdlog::warn("the drain timeout has passed");
+        // With --state-dir clients need not have gone.
+        spdlog::log(keeper_ != nullptr ? spdlog::level::info : spdlog::level::warn, "the drain timeout has passed");
         break;
       }
       clock_->WaitUntil(&changed_, &mutex_, deadline);
@@ -303,17 +313,17 @@ int Server::Wait() {
 }
 
 int Server::Stop(int exit_code) {
-  const absl::Time limit = clock_->Now() + kStopLimit;
-  std::thread watchdog([this, limit] {
+  LimitStop(keeper_ != nullptr ? kStopLimit + kSettleLimit : kStopLimit);
+  std::thread watchdog([this] {
     MutexLock lock(&mutex_);
     while (!stopped_) {
-      if (clock_->Now() >= limit) {
-        spdlog::critical("stopping takes longer than {}: giving up", absl::FormatDuration(kStopLimit));
+      if (clock_->Now() >= stop_limit_) {
+        spdlog::critical("stopping takes longer than it may: giving up");
         spdlog::default_logger()->flush();
         hard_exit_();
         return;
       }
-      clock_->WaitUntil(&changed_, &mutex_, limit);
+      clock_->WaitUntil(&changed_, &mutex_, stop_limit_);
     }
   });
   health_.Set(Readiness::kNotServing);
@@ -323,6 +333,10 @@ int Server::Stop(int exit_code) {
   cancel_load_.store(true);
   loading_.join();
   if (warm_ != nullptr) warm_->Stop();
+  // After a restart in place clients go on with the next step: those that were admitted are to be answered.
+  if (keeper_ != nullptr) {
+    state_.WaitForCalls(std::chrono::steady_clock::now() + absl::ToChronoNanoseconds(kSettleLimit));
+  }
   const uint64_t unanswered = engine_ != nullptr ? engine_->Stop() : 0;
   if (unanswered > 0 && exit_code == kExitDrained) exit_code = kExitUnanswered;
   health_.EndWatches();
@@ -333,6 +347,7 @@ int Server::Stop(int exit_code) {
     MutexLock lock(&stats_mutex_);
     engine_gone_ = true;
   }
+  if (keeper_ != nullptr && engine_ != nullptr) exit_code = KeepSequences(exit_code);
   // Under the limit too: a read that never ends keeps its reader from being destroyed.
   warm_.reset();
   engine_.reset();
@@ -344,9 +359,23 @@ int Server::Stop(int exit_code) {
   watchdog.join();
   // Not under the limit: an idle connection to the metrics page alone makes this take two seconds.
   metrics_.reset();
+  keeper_.reset();
   spdlog::info("stopped: {} admitted step(s) not run, exit code {}", unanswered, exit_code);
   spdlog::default_logger()->flush();
   return exit_code;
+}
+
+void Server::LimitStop(absl::Duration limit) {
+  MutexLock lock(&mutex_);
+  stop_limit_ = clock_->Now() + limit;
+  changed_.NotifyAll();
+}
+
+int Server::KeepSequences(int exit_code) {
+  LimitStop(kKeepLimit);
+  const absl::Status status = keeper_->Keep(*engine_);
+  LimitStop(kStopLimit);
+  return status.ok() || exit_code != kExitDrained ? exit_code : kExitStateLost;
 }
 
 }  // namespace pleiad

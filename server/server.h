@@ -17,13 +17,21 @@
 #include "server/health.h"
 #include "server/metrics.h"
 #include "server/model_loader.h"
+#include "server/sequence_keeper.h"
 #include "server/service_state.h"
 #include "server/warm_start.h"
 
 namespace pleiad {
 
 // Exit codes of the process.
-enum ExitCode : int { kExitDrained = 0, kExitRefused = 1, kExitBadFlags = 2, kExitDeviceLost = 3, kExitUnanswered = 4 };
+enum ExitCode : int {
+  kExitDrained = 0,
+  kExitRefused = 1,
+  kExitBadFlags = 2,
+  kExitDeviceLost = 3,
+  kExitUnanswered = 4,
+  kExitStateLost = 5
+};
 
 struct ReadyInfo {
   std::vector<ListenAddress> addresses;
@@ -44,8 +52,12 @@ struct ServerDeps {
 // Thread-safe; Wait is called once.
 class Server {
  public:
-  // Stopping takes no longer than that.
+  // Stopping takes no longer than that, with --state-dir the two below aside.
   static constexpr absl::Duration kStopLimit = absl::Seconds(2);
+  // For steps that were admitted before a restart in place.
+  static constexpr absl::Duration kSettleLimit = absl::Seconds(1);
+  // For writing the open sequences to --state-dir.
+  static constexpr absl::Duration kKeepLimit = absl::Seconds(60);
 
   // Opens the checkpoint and the listeners and starts loading. Any error: the start is refused (exit code 1).
   static absl::StatusOr<std::unique_ptr<Server>> Start(const ServerFlags& flags, ServerDeps deps);
@@ -82,6 +94,10 @@ class Server {
   v1::GetModelResponse DescribeModel(const Engine& engine) const;
   MetricsSnapshot Snapshot() const ABSL_LOCKS_EXCLUDED(mutex_, stats_mutex_);
   int Stop(int exit_code);
+  // Writes open sequences to --state-dir, once nothing moves them any more; the exit code.
+  int KeepSequences(int exit_code) ABSL_LOCKS_EXCLUDED(mutex_);
+  // The watchdog waits that much longer from now on.
+  void LimitStop(absl::Duration limit) ABSL_LOCKS_EXCLUDED(mutex_);
 
   const ServerFlags flags_;
   Clock* const clock_;
@@ -89,6 +105,7 @@ class Server {
   const std::function<void(const ReadyInfo&)> on_ready_;
   const std::function<void()> hard_exit_;
   const ModelSummary summary_;
+  std::unique_ptr<SequenceKeeper> keeper_;  // null without --state-dir; used by the loading thread, then by Stop
 
   Health health_;                    // the row store tells it about the table until the engine is destroyed
   std::unique_ptr<Engine> engine_;   // written by the loading thread before loaded_ is set; then constant until Stop
@@ -111,6 +128,7 @@ class Server {
   bool stop_now_ ABSL_GUARDED_BY(mutex_) = false;
   bool idle_ ABSL_GUARDED_BY(mutex_) = false;
   bool device_lost_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Time stop_limit_ ABSL_GUARDED_BY(mutex_);
   bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
 };
 

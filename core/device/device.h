@@ -113,6 +113,12 @@ class Device {
   virtual absl::StatusOr<Ticket> ReadCarry(const CarryRead& read) = 0;
   virtual absl::StatusOr<Ticket> WriteCarry(const CarryWrite& write) = 0;
 
+  // All rows of a carry as they lie, whether they exist or not: [ring_rows + state_len, C], the ring and then the undo
+  // rows, oldest first. Both block. They are called while nothing that was enqueued is under way and nobody enqueues,
+  // by one thread at a time. InvalidArgument on another number of values or a carry that there is none of.
+  virtual absl::Status SaveCarry(CarrySlot carry, absl::Span<float> rows) = 0;
+  virtual absl::Status LoadCarry(CarrySlot carry, absl::Span<const float> rows) = 0;
+
   // Blocks until the ticket's work and all before it is done. Internal when the device is lost.
   virtual absl::Status Wait(Ticket ticket) = 0;
   // Whether Wait on the last ticket given would return soon, having nothing to wait for. Does not block; may say no

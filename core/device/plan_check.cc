@@ -112,4 +112,14 @@ absl::Status CheckPlan(const DeviceOptions& options, size_t layers, TensorMemory
   return absl::OkStatus();
 }
 
+absl::Status CheckWholeCarry(const DeviceOptions& options, CarrySlot carry, size_t values) {
+  const size_t rows = size_t{2} * options.geometry.state_len() + options.rollback_tokens;
+  const size_t expected = rows * options.geometry.channels();
+  if (carry.value() >= options.carries) {
+    return absl::InvalidArgumentError(absl::StrCat("carry = ", carry.value(), ": must be < ", options.carries));
+  }
+  if (values == expected) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("rows.size = ", values, ": must be ", expected));
+}
+
 }  // namespace pleiad

@@ -18,4 +18,7 @@ absl::Status CheckDevice(const DeviceOptions& options, const std::vector<LayerWe
 absl::Status CheckPlan(const DeviceOptions& options, size_t layers, TensorMemory memory, const BatchPlan& plan);
 absl::Status CheckCarry(const DeviceOptions& options, CarrySlot carry, const RingView& ring);
 
+// As Device::SaveCarry says of `values`.
+absl::Status CheckWholeCarry(const DeviceOptions& options, CarrySlot carry, size_t values);
+
 }  // namespace pleiad

@@ -33,6 +33,33 @@ void CarryState::Restore(Position position, absl::Span<const uint32_t> history) 
   has_undo_ = false;
 }
 
+CarryImage CarryState::Image() const {
+  CarryImage image;
+  image.position = position_;
+  image.low = low_;
+  image.last_step_start = last_step_start_;
+  image.head = head_;
+  image.ring = ring_;
+  image.history = history_;
+  image.has_undo = has_undo_;
+  if (!has_undo_) return image;
+  image.undo_valid = undo_valid_;
+  image.undo_history = undo_history_;
+  return image;
+}
+
+void CarryState::Adopt(const CarryImage& image) {
+  position_ = image.position;
+  low_ = image.low;
+  last_step_start_ = image.last_step_start;
+  head_ = image.head;
+  ring_ = image.ring;
+  history_.assign(image.history.begin(), image.history.end());
+  has_undo_ = image.has_undo;
+  undo_valid_ = image.undo_valid;
+  undo_history_.assign(image.undo_history.begin(), image.undo_history.end());
+}
+
 std::optional<StepStart> CarryState::At(std::optional<Position> wanted) const {
   const Position target = wanted.value_or(position_);
   StepStart start;

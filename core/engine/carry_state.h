@@ -31,6 +31,17 @@ struct StepStart {
   std::vector<uint32_t> history;  // [context_len], oldest first
 };
 
+// All of it, for a carry that outlives its process.
+struct CarryImage {
+  Position position, low, last_step_start;
+  Position head;  // what the ring and the history describe
+  RingView ring;
+  std::vector<uint32_t> history;  // ids before head, newest last: context_len and as many as can be gone back
+  bool has_undo = false;
+  uint32_t undo_valid = 0;             // undo rows that exist
+  std::vector<uint32_t> undo_history;  // [context_len] with undo, else empty
+};
+
 // Not thread-safe. Positions that can be had back: low() .. position(), and last_step_start(). A move changes only
 // where the carry stands; what lies ahead of it is given up by the next step.
 class CarryState {
@@ -41,6 +52,10 @@ class CarryState {
   void Reset();
   // After a restore: state_len rows exist in the ring, as Device::WriteCarry leaves them. `history` [context_len].
   void Restore(Position position, absl::Span<const uint32_t> history);
+
+  CarryImage Image() const;
+  // `image` is one that a state of the same shape gave, or says the same of one.
+  void Adopt(const CarryImage& image);
 
   Position position() const { return position_; }
   Position low() const { return low_; }

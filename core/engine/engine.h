@@ -20,6 +20,7 @@
 #include "core/device/device.h"
 #include "core/engine/engine_stats.h"
 #include "core/engine/failure.h"
+#include "core/engine/kept_sequence.h"
 #include "core/model/config.h"
 #include "core/model/ngram_hasher.h"
 #include "core/rows/row_store.h"
@@ -174,6 +175,7 @@ class Engine {
   // Stops as Stop() does.
   virtual ~Engine() = default;
 
+  virtual const EngineOptions& options() const = 0;
   virtual const EngineModel& model() const = 0;
   virtual const DeviceInfo& device_info() const = 0;
   virtual const char* table_mode() const = 0;
@@ -207,8 +209,18 @@ class Engine {
   virtual void NotifyDeviceLost(std::function<void(absl::Status)> fn) = 0;
 
   // Fails what has not begun with Unavailable, waits for the device work that has, calls every callback. Returns how
-  // many admitted steps were not run.
+  // many admitted steps were not run. Open sequences can be given away until the engine is destroyed.
   virtual uint64_t Stop() = 0;
+
+  // Gives every open sequence to `sink`, the least recently used first, on the calling thread. Only after Stop; they
+  // are stats().sequences then. Blocks.
+  // Stops at the sink's first error and returns it; FailedPrecondition before Stop, Internal when the device is lost.
+  virtual absl::Status GiveSequences(const SequenceSink& sink) = 0;
+  // Opens every sequence that `source` has, in that order, as it was given, or none: at the first error all are closed
+  // again. They may have been given with other rollback_tokens (FitRollback). Only before the first request. Blocks.
+  // How many there were. The source's error; DataLoss on one that cannot have been given by this model's engine,
+  // ResourceExhausted on more than max_sequences, Internal when the device is lost.
+  virtual absl::StatusOr<uint64_t> TakeSequences(const SequenceSource& source) = 0;
 
   virtual EngineStats stats() const = 0;
 };

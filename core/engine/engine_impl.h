@@ -27,12 +27,15 @@
 
 namespace pleiad {
 
+CarryShape ShapeOf(const EngineModel& model, const EngineOptions& options);
+
 class EngineImpl : public Engine {
  public:
   EngineImpl(const EngineOptions& options, EngineModel model, std::unique_ptr<RowStore> rows,
              std::unique_ptr<Device> device);
   ~EngineImpl() override;
 
+  const EngineOptions& options() const override { return options_; }
   const EngineModel& model() const override { return model_; }
   const DeviceInfo& device_info() const override { return device_->info(); }
   const char* table_mode() const override { return rows_->mode(); }
@@ -54,6 +57,8 @@ class EngineImpl : public Engine {
   void NotifyWhenIdle(std::function<void()> fn) override;
   void NotifyDeviceLost(std::function<void(absl::Status)> fn) override;
   uint64_t Stop() override;
+  absl::Status GiveSequences(const SequenceSink& sink) override;
+  absl::StatusOr<uint64_t> TakeSequences(const SequenceSource& source) override;
   EngineStats stats() const override;
 
  private:
@@ -129,6 +134,9 @@ class EngineImpl : public Engine {
   void BeginSnapshot(Section& section, const std::shared_ptr<SnapshotOp>& op) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void CommitRestore(Section& section, RestoreOp& op) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void EndSequence(Section& section, Sequence* sequence, uint64_t& reason) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  // A restart: engine_keep.cc. `rows` is room for all rows of a carry.
+  absl::Status TakeBack(KeptSequence kept, absl::Span<float> rows) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // Rows: engine_resolve.cc.
   void Resolve(const OpPtr& op);

@@ -56,6 +56,7 @@ void EngineImpl::Open(OpenRequest request, std::function<void(OpenResult)> done)
                          absl::StrCat("at most ", options_.max_sequences,
                                       " (--max-sequences); release some or try another replica"));
       } else {
+        sequence->label.assign(request.label);
         ++stats_.sequences_opened;
         result.sequence = id;
         if (!request.layers.empty()) {

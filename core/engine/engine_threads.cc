@@ -6,14 +6,11 @@
 #include "core/engine/engine_impl.h"
 
 namespace pleiad {
-namespace {
 
 CarryShape ShapeOf(const EngineModel& model, const EngineOptions& options) {
   const Geometry& geometry = model.config.geometry;
   return {geometry.context_len(), geometry.state_len(), options.rollback_tokens, model.config.eos_token_id};
 }
-
-}  // namespace
 
 EngineImpl::EngineImpl(const EngineOptions& options, EngineModel model, std::unique_ptr<RowStore> rows,
                        std::unique_ptr<Device> device)
@@ -35,7 +32,11 @@ EngineImpl::EngineImpl(const EngineOptions& options, EngineModel model, std::uni
   threads_.emplace_back([this] { TimerLoop(); });
 }
 
-EngineImpl::~EngineImpl() { Stop(); }
+EngineImpl::~EngineImpl() {
+  Stop();
+  Section section(this);
+  while (sequences_.in_use() > 0) EndSequence(section, sequences_.by_use().front(), stats_.closed_stopped);
+}
 
 void EngineImpl::DeviceLoop() {
   while (true) {
@@ -194,7 +195,9 @@ uint64_t EngineImpl::Stop() {
   threads_[1].join();
   threads_[2].join();
   Section section(this);
-  while (sequences_.in_use() > 0) EndSequence(section, sequences_.by_use().front(), stats_.closed_stopped);
+  for (Sequence* sequence : sequences_.by_use()) {
+    for (Carry& carry : sequence->carries) DropPrestage(section, carry);
+  }
   return not_run;
 }
 

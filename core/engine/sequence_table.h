@@ -52,6 +52,7 @@ struct Sequence {
   SequenceState state = SequenceState::kFree;
   uint64_t epoch = 0;
   std::string client_key;
+  std::string label;
   absl::Time last_used;
   std::vector<Carry> carries;  // [layers]
   std::list<Sequence*>::iterator use_order;

@@ -1,19 +1,16 @@
 // A server that is stopped and started again has its cached rows back.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <spdlog/sinks/base_sink.h>
-#include <spdlog/spdlog.h>
 
 #include <algorithm>
 #include <memory>
-#include <mutex>
 #include <random>
 #include <string>
 #include <vector>
 
-#include "core/base/mutex.h"
 #include "core/rows/warm_file.h"
 #include "tests/e2e/in_process_server.h"
+#include "tests/e2e/log_lines.h"
 #include "tests/e2e/metrics_page.h"
 #include "tests/e2e/sessions.h"
 #include "tests/support/fake_clock.h"
@@ -23,29 +20,6 @@ namespace pleiad::testing {
 namespace {
 
 constexpr uint64_t kRowBytes = 16;
-
-// Lines of the log, while it lives.
-class LogLines : public spdlog::sinks::base_sink<std::mutex> {
- public:
-  void Await(const std::string& text) {
-    MutexLock lock(&lines_mutex_);
-    while (lines_.find(text) == std::string::npos) changed_.Wait(&lines_mutex_);
-  }
-
- protected:
-  void sink_it_(const spdlog::details::log_msg& message) override {
-    MutexLock lock(&lines_mutex_);
-    lines_.append(message.payload.data(), message.payload.size());
-    lines_ += "\n";
-    changed_.NotifyAll();
-  }
-  void flush_() override {}
-
- private:
-  Mutex lines_mutex_;
-  CondVar changed_;
-  std::string lines_ ABSL_GUARDED_BY(lines_mutex_);
-};
 
 class WarmStartOfAServer : public ::testing::Test {
  protected:
@@ -127,16 +101,14 @@ TEST_F(WarmStartOfAServer, ADamagedOrForeignFileIsIgnoredWithALine) {
   for (const bool foreign : {false, true}) {
     SCOPED_TRACE(foreign);
     WriteFile(path, foreign ? good : damaged);
-    const auto log = std::make_shared<LogLines>();
-    spdlog::default_logger()->sinks().push_back(log);
+    LogLines log;
     {
       const auto server = Start(foreign ? other.path() : model_.path());
-      log->Await("cached rows of the last run are not read back");
+      log.Await("cached rows of the last run are not read back");
       EXPECT_EQ(reader_->submitted(), 0u);
       Step(*server);
       EXPECT_GT(Misses(*server), 10);
     }
-    spdlog::default_logger()->sinks().pop_back();
     EXPECT_NE(ReadFile(path), foreign ? good : damaged) << "replaced at the end";
   }
 }

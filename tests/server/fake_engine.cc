@@ -315,6 +315,10 @@ uint64_t FakeEngine::Stop() {
   return held.size();
 }
 
+absl::Status FakeEngine::GiveSequences(const SequenceSink&) { return absl::OkStatus(); }
+
+absl::StatusOr<uint64_t> FakeEngine::TakeSequences(const SequenceSource&) { return 0; }
+
 EngineStats FakeEngine::stats() const {
   EngineStats stats;
   stats.tokens = {42};

@@ -56,6 +56,7 @@ class FakeEngine final : public Engine {
   // Of the last step submitted; data pointers are not to be followed.
   StepRequest last() const;
 
+  const EngineOptions& options() const override { return options_; }
   const EngineModel& model() const override { return model_; }
   const DeviceInfo& device_info() const override { return device_; }
   const char* table_mode() const override { return "resident"; }
@@ -76,12 +77,15 @@ class FakeEngine final : public Engine {
   void NotifyWhenIdle(std::function<void()> fn) override;
   void NotifyDeviceLost(std::function<void(absl::Status)> fn) override;
   uint64_t Stop() override;
+  absl::Status GiveSequences(const SequenceSink& sink) override;
+  absl::StatusOr<uint64_t> TakeSequences(const SequenceSource& source) override;
   EngineStats stats() const override;
 
  private:
   // Refusals pass; a sequence above 1000 is unknown; else positions advance and the output is the input, or 0xAB.
   static StepResult RunStep(const StepRequest& request);
 
+  const EngineOptions options_;
   EngineModel model_;
   DeviceInfo device_;
   mutable Mutex mutex_;

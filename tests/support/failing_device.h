@@ -9,7 +9,7 @@
 
 namespace pleiad::testing {
 
-enum class DeviceCall : uint8_t { kNone, kRun, kReadCarry, kWriteCarry, kWait };
+enum class DeviceCall : uint8_t { kNone, kRun, kReadCarry, kWriteCarry, kSaveCarry, kLoadCarry, kWait };
 
 // Which call is the first to fail; shared by a test and the device it cannot reach.
 struct DeviceFault {
@@ -38,6 +38,12 @@ class FailingDevice : public Device {
   absl::StatusOr<Ticket> WriteCarry(const CarryWrite& write) override {
     if (Fails(DeviceCall::kWriteCarry)) return Lost();
     return inner_->WriteCarry(write);
+  }
+  absl::Status SaveCarry(CarrySlot carry, absl::Span<float> rows) override {
+    return Fails(DeviceCall::kSaveCarry) ? Lost() : inner_->SaveCarry(carry, rows);
+  }
+  absl::Status LoadCarry(CarrySlot carry, absl::Span<const float> rows) override {
+    return Fails(DeviceCall::kLoadCarry) ? Lost() : inner_->LoadCarry(carry, rows);
   }
   // What runs on the inner device has an end before this returns: its memory is in use until then.
   absl::Status Wait(Ticket ticket) override {

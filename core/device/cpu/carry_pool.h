@@ -12,7 +12,8 @@
 
 namespace pleiad {
 
-// Addresses only; whoever copies takes care of order. Rows are [C] FP32.
+// Addresses only; whoever copies takes care of order. Rows are [C] FP32; those of a carry lie one behind the other, its
+// ring and then its undo rows.
 class CarryPool {
  public:
   CarryPool() = default;

@@ -94,6 +94,26 @@ absl::StatusOr<Ticket> CpuDevice::WriteCarry(const CarryWrite& write) {
   return Enqueue(write);
 }
 
+absl::Status CpuDevice::SaveCarry(CarrySlot carry, absl::Span<float> rows) {
+  PLEIAD_RETURN_IF_ERROR(CheckWholeCarry(options_, carry, rows.size()));
+  PLEIAD_RETURN_IF_ERROR(AwaitAll());
+  stage_->Save(carry, rows);
+  return absl::OkStatus();
+}
+
+absl::Status CpuDevice::LoadCarry(CarrySlot carry, absl::Span<const float> rows) {
+  PLEIAD_RETURN_IF_ERROR(CheckWholeCarry(options_, carry, rows.size()));
+  PLEIAD_RETURN_IF_ERROR(AwaitAll());
+  stage_->Load(carry, rows);
+  return absl::OkStatus();
+}
+
+absl::Status CpuDevice::AwaitAll() {
+  MutexLock lock(&mutex_);
+  while (lost_.ok() && done_ < last_) done_cv_.Wait(&mutex_);
+  return lost_;
+}
+
 absl::StatusOr<Ticket> CpuDevice::Enqueue(Task task) {
   MutexLock lock(&mutex_);
   if (!lost_.ok()) return lost_;

@@ -29,6 +29,8 @@ class CpuDevice : public Device {
   absl::StatusOr<Ticket> Run(const BatchPlan& plan) override ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<Ticket> ReadCarry(const CarryRead& read) override ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<Ticket> WriteCarry(const CarryWrite& write) override ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status SaveCarry(CarrySlot carry, absl::Span<float> rows) override ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status LoadCarry(CarrySlot carry, absl::Span<const float> rows) override ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status Wait(Ticket ticket) override ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
@@ -38,6 +40,8 @@ class CpuDevice : public Device {
             std::unique_ptr<Stage> stage);
 
   absl::StatusOr<Ticket> Enqueue(Task task) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Waits until the worker has nothing left to do with carries.
+  absl::Status AwaitAll() ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status Lose(absl::Status why) ABSL_LOCKS_EXCLUDED(mutex_);
   void Work() ABSL_LOCKS_EXCLUDED(mutex_);
   void Do(const Task& task);

@@ -195,4 +195,12 @@ void Stage::Write(const CarryWrite& write) {
   std::memcpy(carries_.RingRow(write.carry, 0), write.rows, carries_.state_len() * carries_.row_bytes());
 }
 
+void Stage::Save(CarrySlot carry, absl::Span<float> rows) const {
+  if (!rows.empty()) std::memcpy(rows.data(), carries_.RingRow(carry, 0), rows.size() * sizeof(float));
+}
+
+void Stage::Load(CarrySlot carry, absl::Span<const float> rows) {
+  if (!rows.empty()) std::memcpy(carries_.RingRow(carry, 0), rows.data(), rows.size() * sizeof(float));
+}
+
 }  // namespace pleiad

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "core/base/plan.h"
 #include "core/device/cpu/carry_pool.h"
 #include "core/device/cpu/kernels.h"
@@ -35,6 +36,9 @@ class Stage {
   void Run(const BatchPlan& plan);
   void Read(const CarryRead& read) const;
   void Write(const CarryWrite& write);
+  // As Device::SaveCarry and LoadCarry.
+  void Save(CarrySlot carry, absl::Span<float> rows) const;
+  void Load(CarrySlot carry, absl::Span<const float> rows);
 
   const std::string& detail() const { return projection_->detail(); }
   uint64_t carry_bytes() const { return carries_.bytes(); }

@@ -350,4 +350,28 @@ absl::Status CudaDevice::EnqueueWriteCarry(const CarryWrite& write, Work* work) 
   return ToStatus(cudaEventRecord(work->done, compute_.get()), "cudaEventRecord");
 }
 
+// What was enqueued is done, so the copies on the stream of the batches come between them.
+absl::Status CudaDevice::CopyWholeCarry(CarrySlot carry, size_t values, float* out, const float* in) {
+  PLEIAD_RETURN_IF_ERROR(CheckWholeCarry(options_, carry, values));
+  PLEIAD_RETURN_IF_ERROR(lost());
+  if (values == 0) return absl::OkStatus();
+  float* const rows = carries_.rows + carry.value() * values;
+  absl::Status status = UseGpu();
+  if (status.ok()) {
+    status = ToStatus(cudaMemcpyAsync(out != nullptr ? out : rows, out != nullptr ? rows : in, values * sizeof(float),
+                                      cudaMemcpyDefault, compute_.get()),
+                      "cudaMemcpyAsync of a carry");
+  }
+  if (status.ok()) status = ToStatus(cudaStreamSynchronize(compute_.get()), "cudaStreamSynchronize");
+  return status.ok() ? status : Lose(std::move(status));
+}
+
+absl::Status CudaDevice::SaveCarry(CarrySlot carry, absl::Span<float> rows) {
+  return CopyWholeCarry(carry, rows.size(), rows.data(), nullptr);
+}
+
+absl::Status CudaDevice::LoadCarry(CarrySlot carry, absl::Span<const float> rows) {
+  return CopyWholeCarry(carry, rows.size(), nullptr, rows.data());
+}
+
 }  // namespace pleiad::cuda

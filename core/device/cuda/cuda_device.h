@@ -41,6 +41,8 @@ class CudaDevice : public Device {
   absl::StatusOr<Ticket> Run(const BatchPlan& plan) override ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<Ticket> ReadCarry(const CarryRead& read) override ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<Ticket> WriteCarry(const CarryWrite& write) override ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status SaveCarry(CarrySlot carry, absl::Span<float> rows) override ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status LoadCarry(CarrySlot carry, absl::Span<const float> rows) override ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status Wait(Ticket ticket) override ABSL_LOCKS_EXCLUDED(mutex_);
   bool IsDone(Ticket ticket) const override ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -97,6 +99,8 @@ class CudaDevice : public Device {
                         uint32_t tokens) const;
   // Null: none.
   cudaGraphExec_t FindGraph(const BatchSlot& slot, LayerOrdinal layer, uint32_t tokens) const;
+  // All rows of a carry to `out` or, where that is null, from `in`; blocks.
+  absl::Status CopyWholeCarry(CarrySlot carry, size_t values, float* out, const float* in) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status EnqueueReadCarry(const CarryRead& read, Work* work);
   absl::Status EnqueueWriteCarry(const CarryWrite& write, Work* work);
 

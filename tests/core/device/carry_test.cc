@@ -158,5 +158,43 @@ TEST(CarryConvTest, ImpulseInTheCarryComesBackAtTheDilatedTaps) {
   }
 }
 
+// What Device::SaveCarry gives is all there is to a carry: another one goes on as the first would have.
+TEST_P(CarryTest, AWholeCarryMovesToAnotherPlace) {
+  StageRig rig = MakeRig(true);
+  const uint32_t rollback = GetParam().rollback, longest = rollback + 12;
+  for (uint32_t slot = 0; slot < 2; ++slot) rig.Poison(CarrySlot(slot));
+  RigCarry carry = rig.NewCarry();
+  rig.RunCut(&carry, 0, {7, longest});
+  std::vector<float> rows((rig.ring_rows() + rig.state_len()) * rig.channels(), 5.0f);
+  ASSERT_TRUE(rig.device().SaveCarry(carry.slot, absl::MakeSpan(rows)).ok());
+  RigCarry moved = carry;
+  moved.slot = rig.NewCarry().slot;
+  ASSERT_TRUE(rig.device().LoadCarry(moved.slot, rows).ok());
+  const std::vector<float> state = rig.ReadRows(carry);
+  EXPECT_EQ(rig.ReadRows(moved), state);
+  rig.Poison(carry.slot);
+  // From within the ring, and from the start of the long step by its undo rows.
+  for (const StartAt start : {StartAt::kHere, StartAt::kLastStart}) {
+    StageRig other = MakeRig(true);
+    RigCarry again = moved, calm = other.NewCarry();
+    other.RunCut(&calm, 0, {7, longest});
+    ASSERT_TRUE(rig.device().LoadCarry(moved.slot, rows).ok());
+    const uint32_t back = start == StartAt::kHere ? std::min(rollback, 2u) : 0;
+    const uint32_t first = start == StartAt::kHere ? 7 + longest - back : 7;
+    EXPECT_EQ(rig.RunOne({.carry = &again, .first = first, .count = 3, .back = back, .start = start}),
+              other.RunOne({.carry = &calm, .first = first, .count = 3, .back = back, .start = start}));
+  }
+}
+
+TEST(WholeCarry, OtherSizesAndPlacesAreRefused) {
+  StageRig rig = RandomRig(MakeModel({}, 11), 4, 12);
+  std::vector<float> rows((rig.ring_rows() + rig.state_len()) * rig.channels() + 1);
+  const auto all = absl::MakeSpan(rows);
+  EXPECT_TRUE(absl::IsInvalidArgument(rig.device().SaveCarry(CarrySlot(0), all)));
+  EXPECT_TRUE(absl::IsInvalidArgument(rig.device().LoadCarry(CarrySlot(0), all)));
+  EXPECT_TRUE(absl::IsInvalidArgument(rig.device().SaveCarry(CarrySlot(1u << 20), all.first(all.size() - 1))));
+  EXPECT_TRUE(rig.device().SaveCarry(CarrySlot(0), all.first(all.size() - 1)).ok()) << "the device is not lost by that";
+}
+
 }  // namespace
 }  // namespace pleiad

@@ -1,6 +1,7 @@
 // A device and a row store that tests hold and let go.
 #pragma once
 
+#include <algorithm>
 #include <cstring>
 #include <map>
 #include <memory>
@@ -54,13 +55,26 @@ class FakeDevice : public Device {
   absl::StatusOr<Ticket> ReadCarry(const CarryRead& read) override {
     MutexLock lock(&mutex_);
     const std::vector<float>& rows = carries_[read.carry.value()];
-    for (size_t i = 0; i < rows.size(); ++i) read.rows[i] = rows[i];
+    const size_t size = std::min(rows.size(), size_t{geometry_.state_len()} * geometry_.channels());
+    for (size_t i = 0; i < size; ++i) read.rows[i] = rows[i];
     return Ticket(++last_);
   }
   absl::StatusOr<Ticket> WriteCarry(const CarryWrite& write) override {
     MutexLock lock(&mutex_);
     carries_[write.carry.value()].assign(write.rows, write.rows + size_t{geometry_.state_len()} * geometry_.channels());
     return Ticket(++last_);
+  }
+  absl::Status SaveCarry(CarrySlot carry, absl::Span<float> rows) override {
+    MutexLock lock(&mutex_);
+    std::vector<float>& kept = carries_[carry.value()];
+    kept.resize(rows.size());
+    std::copy(kept.begin(), kept.end(), rows.begin());
+    return failure_;
+  }
+  absl::Status LoadCarry(CarrySlot carry, absl::Span<const float> rows) override {
+    MutexLock lock(&mutex_);
+    carries_[carry.value()].assign(rows.begin(), rows.end());
+    return failure_;
   }
   absl::Status Wait(Ticket ticket) override {
     MutexLock lock(&mutex_);

@@ -1,0 +1,47 @@
+// Keeps open sequences in --state-dir over a restart: written when the server has stopped, taken back before it serves.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "core/base/unique_fd.h"
+#include "core/engine/engine.h"
+
+namespace pleiad {
+
+// Used by one thread at a time. Every call blocks on the disk.
+class SequenceKeeper {
+ public:
+  // Owns the folder, until destroyed, against other servers: two that share one would each take the other's sequences.
+  // FailedPrecondition naming --state-dir when another has it, InvalidArgument when it cannot be opened.
+  static absl::StatusOr<std::unique_ptr<SequenceKeeper>> Open(const std::string& state_dir);
+
+  // Gives `engine`, which serves nobody yet, what the last run kept, and removes the file: from then on these sequences
+  // live in this process alone, and a later start never finds them where they stood before. A file that is damaged, of
+  // another model or of a version that is not known is renamed to sequences.bad-N with a line in the log; the engine
+  // then has none. Every error is a reason not to start and leaves the file: FailedPrecondition when it holds more than
+  // the engine's max_sequences, Unavailable when it cannot be read, renamed or removed, Internal when the device is
+  // lost, Cancelled when `cancelled`, which is polled, says so.
+  absl::Status TakeBack(Engine& engine, const std::function<bool()>& cancelled);
+
+  // After Engine::Stop: writes what is open, if anything is. Only after TakeBack has succeeded; else nothing, so that a
+  // file which was not taken back stays. Unavailable when it cannot be written, Internal when the device is lost: the
+  // sequences end with the process then, and no part of a file is left.
+  absl::Status Keep(Engine& engine);
+
+ private:
+  SequenceKeeper(const std::string& state_dir, UniqueFd folder);
+
+  absl::Status SetAside(const absl::Status& why);
+  // Makes a change of names last.
+  absl::Status SyncFolder();
+
+  const std::string path_;
+  const UniqueFd folder_;  // locked
+  bool taken_back_ = false;
+};
+
+}  // namespace pleiad
