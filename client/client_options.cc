@@ -1,5 +1,7 @@
 #include "client/client_options.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 
 namespace pleiad::client {
@@ -14,6 +16,12 @@ absl::Status Positive(const char* name, absl::Duration value) {
 
 absl::Status ClientOptions::Validate() const {
   if (address.empty()) return absl::InvalidArgumentError("address \"\": must be HOST:PORT or unix:PATH");
+  const bool printable =
+      std::all_of(affinity_key.begin(), affinity_key.end(), [](char c) { return c >= ' ' && c <= '~'; });
+  if (!printable || affinity_key.size() > 128) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("affinity_key of ", affinity_key.size(), " bytes: must be printable ASCII, at most 128 bytes"));
+  }
   if (absl::Status s = Positive("connect_timeout", connect_timeout); !s.ok()) return s;
   if (absl::Status s = Positive("rpc_timeout", rpc_timeout); !s.ok()) return s;
   return Positive("release_timeout", release_timeout);

@@ -39,8 +39,8 @@ int ReceiveBytes(const ModelInfo& model) {
 
 class GrpcStepConnection final : public StepConnection {
  public:
-  explicit GrpcStepConnection(std::shared_ptr<grpc::Channel> channel)
-      : stream_(std::move(channel), "/pleiad.v1.Ple/ForwardStream") {}
+  GrpcStepConnection(std::shared_ptr<grpc::Channel> channel, const std::string& affinity_key)
+      : stream_(std::move(channel), "/pleiad.v1.Ple/ForwardStream", affinity_key) {}
 
   bool Write(const WireStep& step) override {
     request_.Clear();
@@ -156,6 +156,7 @@ class GrpcConnection final : public Connection {
 
   void ReleaseLater(SequenceId sequence, uint64_t epoch) override {
     auto* call = new ReleaseCall;
+    internal::AddAffinity(options_.affinity_key, &call->context);
     call->context.set_deadline(absl::ToChronoTime(absl::Now() + options_.release_timeout));
     internal::MutexLock lock(&mutex_);  // the releaser takes it before it deletes the call
     if (!releaser_.joinable()) releaser_ = std::thread([this] { FinishReleases(); });
@@ -189,7 +190,7 @@ class GrpcConnection final : public Connection {
     request.set_value(service);
     google::protobuf::Int32Value response;
     grpc::ClientContext context;
-    SetDeadline(&context);
+    Prepare(&context);
     grpc::CompletionQueue queue;
     grpc::Status status;
     auto call = stub.PrepareUnaryCall(&context, "/grpc.health.v1.Health/Check", request, &queue);
@@ -203,14 +204,16 @@ class GrpcConnection final : public Connection {
     return response.value() == 2 ? HealthState::kNotServing : HealthState::kUnknown;
   }
 
-  std::unique_ptr<StepConnection> OpenStream() override { return std::make_unique<GrpcStepConnection>(channel_); }
+  std::unique_ptr<StepConnection> OpenStream() override {
+    return std::make_unique<GrpcStepConnection>(channel_, options_.affinity_key);
+  }
 
   absl::StatusOr<std::unique_ptr<RegionLease>> AttachFile(const std::string& path, uint64_t bytes) override {
     v1::AttachRegionsRequest request;
     request.set_kind(v1::REGION_KIND_SHM_FILE);
     request.set_path(path);
     request.set_bytes(bytes);
-    auto stream = std::make_unique<internal::RegionStream>(stub_.get());
+    auto stream = std::make_unique<internal::RegionStream>(stub_.get(), options_.affinity_key);
     const absl::Time deadline = absl::Now() + std::min(options_.rpc_timeout, absl::Hours(24));
     if (absl::Status s = stream->Attach(request, absl::ToChronoTime(deadline)); !s.ok()) return s;
     return stream;
@@ -242,7 +245,9 @@ class GrpcConnection final : public Connection {
     return request;
   }
 
-  void SetDeadline(grpc::ClientContext* context) const {
+  // What every unary call carries.
+  void Prepare(grpc::ClientContext* context) const {
+    internal::AddAffinity(options_.affinity_key, context);
     if (options_.rpc_timeout == absl::InfiniteDuration()) return;
     context->set_deadline(absl::ToChronoTime(absl::Now() + options_.rpc_timeout));
   }
@@ -251,7 +256,7 @@ class GrpcConnection final : public Connection {
   absl::Status Call(grpc::Status (v1::Ple::Stub::*method)(grpc::ClientContext*, const Request&, Response*),
                     const Request& request, Response* response) {
     grpc::ClientContext context;
-    SetDeadline(&context);
+    Prepare(&context);
     const grpc::Status status = (stub_.get()->*method)(&context, request, response);
     return CallStatus(status, context);
   }

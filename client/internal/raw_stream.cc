@@ -29,11 +29,17 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address, int recei
   return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), args);
 }
 
-RawStream::RawStream(std::shared_ptr<grpc::Channel> channel, const char* method)
-    : channel_(std::move(channel)),
-      // As generated stubs open theirs.
-      stream_(grpc::internal::ClientReaderWriterFactory<grpc::ByteBuffer, grpc::ByteBuffer>::Create(
-          channel_.get(), grpc::internal::RpcMethod(method, grpc::internal::RpcMethod::BIDI_STREAMING), &context_)) {}
+void AddAffinity(const std::string& key, grpc::ClientContext* context) {
+  if (!key.empty()) context->AddMetadata("x-pleiad-affinity", key);
+}
+
+RawStream::RawStream(std::shared_ptr<grpc::Channel> channel, const char* method, const std::string& affinity_key)
+    : channel_(std::move(channel)), stream_([&] {
+        AddAffinity(affinity_key, &context_);
+        // As generated stubs open theirs.
+        return grpc::internal::ClientReaderWriterFactory<grpc::ByteBuffer, grpc::ByteBuffer>::Create(
+            channel_.get(), grpc::internal::RpcMethod(method, grpc::internal::RpcMethod::BIDI_STREAMING), &context_);
+      }()) {}
 
 RawStream::~RawStream() {
   if (finished_) return;

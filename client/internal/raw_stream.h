@@ -18,11 +18,14 @@ inline constexpr std::chrono::milliseconds kKeepaliveTimeout = std::chrono::seco
 // `address`: "HOST:PORT" or "unix:PATH". Connects when the first call is made; sends messages of any size.
 std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address, int receive_bytes);
 
+// Metadata of a call; none of an empty key.
+void AddAffinity(const std::string& key, grpc::ClientContext* context);
+
 // One thread may write while one reads; Cancel is for any thread.
 class RawStream {
  public:
   // Opens the stream; `method` ("/package.Service/Method") lives as long as this.
-  RawStream(std::shared_ptr<grpc::Channel> channel, const char* method);
+  RawStream(std::shared_ptr<grpc::Channel> channel, const char* method, const std::string& affinity_key = "");
   // Cancels the stream unless Finish has returned.
   ~RawStream();
 

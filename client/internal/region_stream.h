@@ -5,9 +5,11 @@
 
 #include <chrono>
 #include <memory>
+#include <string>
 
 #include "absl/status/status.h"
 #include "client/connection.h"
+#include "client/internal/raw_stream.h"
 #include "pleiad/v1/ple.grpc.pb.h"
 
 namespace pleiad::client::internal {
@@ -15,7 +17,9 @@ namespace pleiad::client::internal {
 // The region lives as long as this.
 class RegionStream final : public RegionLease {
  public:
-  explicit RegionStream(v1::Ple::Stub* stub) : stub_(stub) {}
+  RegionStream(v1::Ple::Stub* stub, const std::string& affinity_key) : stub_(stub) {
+    AddAffinity(affinity_key, &context_);
+  }
   ~RegionStream() override;
 
   // Once, first. Blocks until the server has answered or the deadline has passed (DeadlineExceeded).
