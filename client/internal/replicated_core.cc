@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "absl/strings/str_cat.h"
 #include "client/error_info.h"
 
 namespace pleiad::client::internal {
@@ -133,11 +134,15 @@ void ReplicatedCore::OnAnswer(PendingList::iterator pending, Site* site, absl::S
   {
     MutexLock lock(&mutex_);
     heard_ = Now();
-    if (!result.ok() && on() && !stopping_ && Keeps(&*pending, site, result.status())) {
-      pending->out = false;
-      --out_;
-      changed_.NotifyAll();
-      return;
+    if (!result.ok() && on() && !stopping_) {
+      absl::Status status = result.status();
+      if (Keeps(&*pending, site, &status)) {
+        pending->out = false;
+        --out_;
+        changed_.NotifyAll();
+        return;
+      }
+      result = std::move(status);
     }
     Settle(&*pending, result);
     if (result.ok() && result->draining && on() && !draining_ && heard_ >= drain_at_ && site == site_.get()) {
@@ -153,11 +158,11 @@ void ReplicatedCore::OnAnswer(PendingList::iterator pending, Site* site, absl::S
   if (holding_ || pending_.empty()) changed_.NotifyAll();
 }
 
-bool ReplicatedCore::Keeps(Pending* pending, Site* site, const absl::Status& status) {
-  Verdict verdict = Judge(status);
-  if (verdict == Verdict::kFinal && ErrorDetails(status).empty()) {
+bool ReplicatedCore::Keeps(Pending* pending, const Site* site, absl::Status* status) {
+  Verdict verdict = Judge(*status);
+  if (verdict == Verdict::kFinal && ErrorDetails(*status).empty()) {
     // Not the service's word on the step: the stream ended.
-    switch (status.code()) {
+    switch (status->code()) {
       case absl::StatusCode::kAborted:
       case absl::StatusCode::kCancelled:
       case absl::StatusCode::kInternal:
@@ -173,7 +178,7 @@ bool ReplicatedCore::Keeps(Pending* pending, Site* site, const absl::Status& sta
   }
   if (verdict == Verdict::kLost) Lose(site);
   if (verdict == Verdict::kForgotten) {
-    for (const ErrorDetail& detail : ErrorDetails(status)) {
+    for (const ErrorDetail& detail : ErrorDetails(*status)) {
       if (detail.reason != Reason::kSequenceUnknown) continue;
       for (size_t i = 0; i < pending->records.size(); ++i) {
         if (pending->records[i] == nullptr || detail.segment.value_or(i) != i) continue;
@@ -181,7 +186,12 @@ bool ReplicatedCore::Keeps(Pending* pending, Site* site, const absl::Status& sta
       }
     }
   }
-  if (verdict != Verdict::kFinal) return ++pending->losses <= options_.max_losses_of_a_step;
+  if (verdict != Verdict::kFinal) {
+    if (++pending->losses <= options_.max_losses_of_a_step) return true;
+    *status = absl::UnavailableError(
+        absl::StrCat("lost with ", pending->losses, " replicas, the last time: ", status->ToString()));
+    return false;
+  }
   // What failed behind a step that will be sent again says nothing yet.
   for (const Pending& before : pending_) {
     if (&before == pending) return false;

@@ -113,8 +113,8 @@ class ReplicatedCore {
   static Verdict Judge(const absl::Status& status);
   void Dispatch(PendingList::iterator pending) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void OnAnswer(PendingList::iterator pending, Site* site, absl::StatusOr<StepResult> result);
-  // Whether the step waits for another try instead of failing.
-  bool Keeps(Pending* pending, Site* site, const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Whether the step waits for another try instead of failing, with `status` then.
+  bool Keeps(Pending* pending, const Site* site, absl::Status* status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Settle(Pending* pending, const absl::StatusOr<StepResult>& result) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void WantSnapshot(const RecordPtr& record, uint32_t layer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Of the site's own loss, or of a sequence there: holds steps back and wakes the mover.
