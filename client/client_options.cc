@@ -1,5 +1,7 @@
 #include "client/client_options.h"
 
+#include <algorithm>
+
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 
@@ -31,6 +33,12 @@ bool IsLocal(const std::string& address) {
 
 absl::Status ClientOptions::Validate() const {
   if (address.empty()) return absl::InvalidArgumentError("address \"\": must be HOST:PORT or unix:PATH");
+  const bool printable =
+      std::all_of(affinity_key.begin(), affinity_key.end(), [](char c) { return c >= ' ' && c <= '~'; });
+  if (!printable || affinity_key.size() > 128) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("affinity_key of ", affinity_key.size(), " bytes: must be printable ASCII, at most 128 bytes"));
+  }
   if (absl::Status s = Positive("connect_timeout", connect_timeout); !s.ok()) return s;
   if (tls.has_value() && absl::StartsWith(address, "unix:")) {
     return absl::InvalidArgumentError(absl::StrCat("tls: Unix sockets are plaintext, and address is ", address));

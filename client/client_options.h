@@ -19,7 +19,10 @@ struct TlsOptions {
 };
 
 struct ClientOptions {
-  std::string address = "127.0.0.1:50051";             // "HOST:PORT" or "unix:PATH"
+  std::string address = "127.0.0.1:50051";  // "HOST:PORT" or "unix:PATH"
+  // Metadata `x-pleiad-affinity` of every call, for what balances by it: printable ASCII, at most 128 bytes. Empty:
+  // none.
+  std::string affinity_key = {};
   absl::Duration connect_timeout = absl::Seconds(10);  // for the first answer, loading included
   absl::Duration rpc_timeout = absl::Seconds(30);      // of each unary call
   absl::Duration release_timeout = absl::Seconds(5);   // of a release nobody waits for

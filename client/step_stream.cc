@@ -48,13 +48,7 @@ class StepStreamImpl final : public StepStream {
   }
 
   ~StepStreamImpl() override {
-    {
-      MutexLock lock(&mutex_);
-      closing_ = true;
-      if (stream_ != nullptr) stream_->Cancel();
-      changed_.NotifyAll();
-      writable_.NotifyAll();
-    }
+    Close();
     reader_.join();
     writer_.join();
   }
@@ -63,10 +57,19 @@ class StepStreamImpl final : public StepStream {
     {
       MutexLock lock(&mutex_);
       queue_.Add(std::move(step), std::move(done));
+      if (ended_) queue_.FailAll(Closed());
       if (stream_ == nullptr) changed_.NotifyAll();
       WriteOrWake();
     }
     RunCallbacks();
+  }
+
+  void Close() override {
+    MutexLock lock(&mutex_);
+    closing_ = true;
+    if (stream_ != nullptr) stream_->Cancel();
+    changed_.NotifyAll();
+    writable_.NotifyAll();
   }
 
   void Drain() override {
@@ -80,6 +83,7 @@ class StepStreamImpl final : public StepStream {
   }
 
  private:
+  static absl::Status Closed() { return absl::CancelledError("the stream was closed on this side"); }
   bool OnReader() const { return std::this_thread::get_id() == reader_.get_id(); }
 
   void WriteOrWake() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
@@ -135,7 +139,8 @@ class StepStreamImpl final : public StepStream {
     }
     {
       MutexLock lock(&mutex_);
-      queue_.FailAll(absl::CancelledError("the stream was closed on this side"));
+      ended_ = true;
+      queue_.FailAll(Closed());
     }
     RunCallbacks();
   }
@@ -229,6 +234,7 @@ class StepStreamImpl final : public StepStream {
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;  // a thread is in WriteReady
   bool calling_ ABSL_GUARDED_BY(mutex_) = false;  // a thread is in RunCallbacks
   bool closing_ ABSL_GUARDED_BY(mutex_) = false;
+  bool ended_ ABSL_GUARDED_BY(mutex_) = false;  // closing, and the reader has failed what there was
   std::vector<StepQueue::Completion> due_ ABSL_GUARDED_BY(mutex_);
   std::optional<Clock::time_point> give_up_at_ ABSL_GUARDED_BY(mutex_);  // set while no stream works
   absl::Duration backoff_ ABSL_GUARDED_BY(mutex_);

@@ -47,6 +47,9 @@ class StepStream {
 
   // Waits until every step submitted before has been answered and its callback has returned.
   virtual void Drain() = 0;
+  // Ends the stream without waiting: unanswered steps fail with Cancelled, and so do later ones. A Submit that blocks
+  // returns soon.
+  virtual void Close() = 0;
   virtual size_t unanswered() const = 0;
 };
 

@@ -68,6 +68,7 @@ absl::StatusOr<std::shared_ptr<ChannelAccess>> ChannelAccess::Open(const ClientO
     access->credentials_ = MakeCredentials(*options.tls);
     access->server_name_ = options.tls->server_name;
   }
+  access->affinity_key_ = options.affinity_key;
   access->token_file_ = options.token_file;
   if (options.token_file.empty()) return access;
   MutexLock lock(&access->mutex_);
@@ -95,6 +96,7 @@ absl::StatusOr<std::string> ChannelAccess::ReadToken(const std::string& path, st
 }
 
 void ChannelAccess::AddTo(grpc::ClientContext* context) {
+  if (!affinity_key_.empty()) context->AddMetadata("x-pleiad-affinity", affinity_key_);
   if (token_file_.empty()) return;
   MutexLock lock(&mutex_);
   struct ::stat now {};

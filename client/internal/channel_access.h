@@ -1,4 +1,4 @@
-// How a client shows who it is and knows its server: credentials of channels, the token of each call.
+// How a client shows who it is and knows its server: credentials of channels, token and affinity key of each call.
 #pragma once
 
 #include <grpcpp/grpcpp.h>
@@ -24,8 +24,8 @@ class ChannelAccess {
   // Checked instead of the address's host; empty: the host is.
   const std::string& server_name() const { return server_name_; }
 
-  // Adds the token to a call that is to begin. A token file that has changed is read again; one that is no good any
-  // more leaves the token from before. Blocks as stat does.
+  // Adds token and affinity key, where there are, to a call that is to begin. A token file that has changed is read
+  // again; one that is no good any more leaves the token from before. Blocks as stat does.
   void AddTo(grpc::ClientContext* context) ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
@@ -34,6 +34,7 @@ class ChannelAccess {
 
   std::shared_ptr<grpc::ChannelCredentials> credentials_;
   std::string server_name_;
+  std::string affinity_key_;
   std::string token_file_;  // empty: no token
   Mutex mutex_;
   struct ::stat read_ ABSL_GUARDED_BY(mutex_) = {};

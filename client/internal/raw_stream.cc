@@ -33,7 +33,7 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address, int recei
 
 namespace {
 
-grpc::ClientContext* WithToken(grpc::ClientContext* context, ChannelAccess* access) {
+grpc::ClientContext* WithMetadata(grpc::ClientContext* context, ChannelAccess* access) {
   if (access != nullptr) access->AddTo(context);
   return context;
 }
@@ -45,7 +45,7 @@ RawStream::RawStream(std::shared_ptr<grpc::Channel> channel, const char* method,
       // As generated stubs open theirs.
       stream_(grpc::internal::ClientReaderWriterFactory<grpc::ByteBuffer, grpc::ByteBuffer>::Create(
           channel_.get(), grpc::internal::RpcMethod(method, grpc::internal::RpcMethod::BIDI_STREAMING),
-          WithToken(&context_, access))) {}
+          WithMetadata(&context_, access))) {}
 
 RawStream::~RawStream() {
   if (finished_) return;

@@ -25,7 +25,7 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address, int recei
 // One thread may write while one reads; Cancel is for any thread.
 class RawStream {
  public:
-  // Opens the stream; `method` ("/package.Service/Method") lives as long as this. `access` null: without a token.
+  // Opens the stream; `method` ("/package.Service/Method") lives as long as this. `access` null: without its metadata.
   RawStream(std::shared_ptr<grpc::Channel> channel, const char* method, ChannelAccess* access = nullptr);
   // Cancels the stream unless Finish has returned.
   ~RawStream();

@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <memory>
+#include <string>
 
 #include "absl/status/status.h"
 #include "client/connection.h"

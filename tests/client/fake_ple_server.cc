@@ -32,13 +32,35 @@ FakePleServer::FakePleServer(FakeOptions options) : options_(std::move(options))
   Restart();
 }
 
-FakePleServer::~FakePleServer() { server_->Shutdown(std::chrono::system_clock::now()); }
+FakePleServer::~FakePleServer() { Stop(); }
+
+void FakePleServer::Stop() {
+  if (server_ == nullptr) return;
+  server_->Shutdown(std::chrono::system_clock::now());
+  server_->Wait();
+  server_ = nullptr;
+}
+
+void FakePleServer::Forget() {
+  MutexLock lock(&mutex_);
+  sequences_.clear();
+  draining_ = false;
+  changed_.NotifyAll();
+}
+
+std::map<std::string, std::string> FakePleServer::affinities() {
+  MutexLock lock(&mutex_);
+  return affinities_;
+}
+
+void FakePleServer::Note(const std::string& method, const grpc::ServerContext& context) {
+  const auto it = context.client_metadata().find("x-pleiad-affinity");
+  MutexLock lock(&mutex_);
+  affinities_[method] = it == context.client_metadata().end() ? "" : std::string(it->second.data(), it->second.size());
+}
 
 void FakePleServer::Restart() {
-  if (server_ != nullptr) {
-    server_->Shutdown(std::chrono::system_clock::now());
-    server_->Wait();
-  }
+  Stop();
   // gRPC 1.51 may abort when the last user of its process-wide callback queue goes and another comes at once; the
   // health service is one. This one stays.
   grpc::EnableDefaultHealthCheckService(true);
@@ -73,7 +95,9 @@ void FakePleServer::SetHealthy(const std::string& service, bool healthy) {
   server_->GetHealthCheckService()->SetServingStatus(service, healthy);
 }
 
-grpc::Status FakePleServer::GetModel(grpc::ServerContext*, const v1::GetModelRequest*, v1::GetModelResponse* out) {
+grpc::Status FakePleServer::GetModel(grpc::ServerContext* context, const v1::GetModelRequest*,
+                                     v1::GetModelResponse* out) {
+  Note("GetModel", *context);
   out->set_model_id("toy");
   out->set_server_version("0");
   v1::Geometry* geometry = out->mutable_geometry();
@@ -119,6 +143,7 @@ bool FakePleServer::Load(const v1::LayerAux& layer, Sequence* sequence) {
 
 grpc::Status FakePleServer::OpenSequence(grpc::ServerContext* context, const v1::OpenSequenceRequest* request,
                                          v1::OpenSequenceResponse* out) {
+  Note("OpenSequence", *context);
   MutexLock lock(&mutex_);
   for (const auto& [id, sequence] : sequences_) {
     if (request->client_key().empty() || sequence.client_key != request->client_key()) continue;
@@ -233,13 +258,15 @@ void FakePleServer::Run(const v1::ForwardRequest& request, v1::ForwardResponse* 
 
 grpc::Status FakePleServer::Forward(grpc::ServerContext* context, const v1::ForwardRequest* request,
                                     v1::ForwardResponse* out) {
+  Note("Forward", *context);
   MutexLock lock(&mutex_);
   Run(*request, out);
   return ToGrpc(context, out->status());
 }
 
-grpc::Status FakePleServer::ForwardStream(grpc::ServerContext*,
+grpc::Status FakePleServer::ForwardStream(grpc::ServerContext* context,
                                           grpc::ServerReaderWriter<v1::ForwardResponse, v1::ForwardRequest>* stream) {
+  Note("ForwardStream", *context);
   v1::ForwardRequest request;
   while (stream->Read(&request)) {
     v1::ForwardResponse response;
@@ -252,7 +279,9 @@ grpc::Status FakePleServer::ForwardStream(grpc::ServerContext*,
   return grpc::Status::OK;
 }
 
-grpc::Status FakePleServer::Lookup(grpc::ServerContext*, const v1::LookupRequest* request, v1::LookupResponse* out) {
+grpc::Status FakePleServer::Lookup(grpc::ServerContext* context, const v1::LookupRequest* request,
+                                   v1::LookupResponse* out) {
+  Note("Lookup", *context);
   size_t t = 0;
   out->mutable_embeddings()->set_dtype(v1::DTYPE_BF16);
   for (const v1::LookupSegment& segment : request->segments()) {
@@ -274,6 +303,7 @@ grpc::Status FakePleServer::Lookup(grpc::ServerContext*, const v1::LookupRequest
 
 grpc::Status FakePleServer::GetSequence(grpc::ServerContext* context, const v1::GetSequenceRequest* request,
                                         v1::GetSequenceResponse* out) {
+  Note("GetSequence", *context);
   MutexLock lock(&mutex_);
   v1::Status refused;
   Sequence* sequence = Find(request->sequence_id(), request->epoch(), &refused);
@@ -291,6 +321,7 @@ grpc::Status FakePleServer::GetSequence(grpc::ServerContext* context, const v1::
 
 grpc::Status FakePleServer::Snapshot(grpc::ServerContext* context, const v1::SnapshotRequest* request,
                                      v1::SnapshotResponse* out) {
+  Note("Snapshot", *context);
   MutexLock lock(&mutex_);
   v1::Status refused;
   Sequence* sequence = Find(request->sequence_id(), request->epoch(), &refused);
@@ -308,6 +339,7 @@ grpc::Status FakePleServer::Snapshot(grpc::ServerContext* context, const v1::Sna
 
 grpc::Status FakePleServer::Restore(grpc::ServerContext* context, const v1::RestoreRequest* request,
                                     v1::RestoreResponse*) {
+  Note("Restore", *context);
   MutexLock lock(&mutex_);
   v1::Status refused;
   Sequence* sequence = Find(request->sequence_id(), request->epoch(), &refused);
@@ -320,7 +352,9 @@ grpc::Status FakePleServer::Restore(grpc::ServerContext* context, const v1::Rest
   return grpc::Status::OK;
 }
 
-grpc::Status FakePleServer::Release(grpc::ServerContext*, const v1::ReleaseRequest* request, v1::ReleaseResponse* out) {
+grpc::Status FakePleServer::Release(grpc::ServerContext* context, const v1::ReleaseRequest* request,
+                                    v1::ReleaseResponse* out) {
+  Note("Release", *context);
   MutexLock lock(&mutex_);
   out->set_released(sequences_.erase(request->sequence_id()) > 0);
   changed_.NotifyAll();

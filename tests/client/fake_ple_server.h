@@ -67,6 +67,12 @@ class FakePleServer final : public v1::Ple::Service {
   void SetHealthy(const std::string& service, bool healthy);
   // Drops every connection; new ones are taken at once.
   void Restart();
+  // Drops every connection and takes none until Restart.
+  void Stop();
+  // As a server that was started anew: no sequences, not draining.
+  void Forget();
+  // `x-pleiad-affinity` of the last call of each method; "" without one.
+  std::map<std::string, std::string> affinities();
 
   grpc::Status GetModel(grpc::ServerContext*, const v1::GetModelRequest*, v1::GetModelResponse*) override;
   grpc::Status OpenSequence(grpc::ServerContext*, const v1::OpenSequenceRequest*, v1::OpenSequenceResponse*) override;
@@ -86,6 +92,7 @@ class FakePleServer final : public v1::Ple::Service {
     std::map<uint32_t, FakeCarry> carries;
   };
 
+  void Note(const std::string& method, const grpc::ServerContext& context);
   v1::Status Check(const v1::ForwardRequest& request, uint32_t layer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Run(const v1::ForwardRequest& request, v1::ForwardResponse* response) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Null and a status in `refused` when unknown or the epoch is old; raises the epoch.
@@ -102,6 +109,7 @@ class FakePleServer final : public v1::Ple::Service {
   uint64_t next_id_ ABSL_GUARDED_BY(mutex_) = 1000;
   int fail_steps_ ABSL_GUARDED_BY(mutex_) = 0;
   bool draining_ ABSL_GUARDED_BY(mutex_) = false;
+  std::map<std::string, std::string> affinities_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace pleiad::client::testing

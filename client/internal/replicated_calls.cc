@@ -1,0 +1,196 @@
+// Calls about whole sequences, and the thread that takes snapshots.
+#include <algorithm>
+
+#include "client/error_info.h"
+#include "client/internal/replicated_core.h"
+
+namespace pleiad::client::internal {
+namespace {
+
+const absl::Status& StatusOf(const absl::Status& status) { return status; }
+template <typename T>
+const absl::Status& StatusOf(const absl::StatusOr<T>& result) {
+  return result.status();
+}
+
+absl::Status Released() { return absl::FailedPreconditionError("the handle names no sequence: it was released"); }
+
+}  // namespace
+
+absl::StatusOr<ReplicatedCore::SitePtr> ReplicatedCore::AwaitSite() {
+  if (site_ == nullptr && !holding_) Lose(nullptr);
+  while (holding_ && !stopping_) changed_.Wait(&mutex_);
+  if (stopping_) return absl::CancelledError("the client was closed");
+  if (site_ == nullptr) return gave_up_;
+  return site_;
+}
+
+template <typename Call>
+auto ReplicatedCore::OnSite(const RecordPtr& record, Call call) -> decltype(call(*record->handle)) {
+  for (uint32_t losses = 0;; ++losses) {
+    SitePtr site;
+    std::shared_ptr<Sequence> handle;
+    {
+      MutexLock lock(&mutex_);
+      absl::StatusOr<SitePtr> found = AwaitSite();
+      if (!found.ok()) return found.status();
+      if (record->handle == nullptr) return Released();
+      site = *std::move(found);
+      handle = record->handle;
+    }
+    auto result = call(*handle);
+    const Verdict verdict = result.ok() ? Verdict::kFinal : Judge(StatusOf(result));
+    if (verdict == Verdict::kFinal || !on() || losses == options_.max_losses_of_a_step) return result;
+    MutexLock lock(&mutex_);
+    if (record->handle != handle) continue;
+    if (verdict == Verdict::kLost) {
+      Lose(site.get());
+    } else {
+      Forget(record.get());
+    }
+  }
+}
+
+absl::Status ReplicatedCore::Adopt(ReplicatedRecord* record, Sequence* sequence,
+                                   const std::vector<LayerAux>& layers) const {
+  record->fresh = sequence->fresh();
+  for (const LayerInfo& layer : model_.layers) {
+    ReplicatedCarry& carry = record->carries.emplace(layer.layer_index, shape_).first->second;
+    for (const LayerAux& blob : layers) {
+      if (sequence->fresh() && blob.layer_index == layer.layer_index) carry.log.Rebase(blob);
+    }
+    if (!sequence->fresh()) {
+      const absl::StatusOr<SequenceSnapshot> snapshot = sequence->Snapshot(layer.layer_index);
+      if (!snapshot.ok()) return snapshot.status();
+      for (const LayerAux& blob : snapshot->layers) carry.log.Rebase(blob);
+    }
+    carry.next = carry.snapshot_at = carry.log.end();
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<ReplicatedCore::RecordPtr> ReplicatedCore::Open(const OpenOptions& options) {
+  for (uint32_t losses = 0;; ++losses) {
+    SitePtr site;
+    {
+      MutexLock lock(&mutex_);
+      absl::StatusOr<SitePtr> found = AwaitSite();
+      if (!found.ok()) return found.status();
+      site = *std::move(found);
+    }
+    absl::Status status;
+    auto record = std::make_shared<ReplicatedRecord>();
+    absl::StatusOr<Sequence> opened = site->client->OpenSequence(options);
+    if (opened.ok()) {
+      record->options = options;
+      record->options.layers.clear();
+      status = Adopt(record.get(), &*opened, options.layers);
+    } else {
+      status = opened.status();
+    }
+    if (!status.ok() && (!absl::IsUnavailable(status) || !on() || losses == options_.max_losses_of_a_step)) {
+      return status;
+    }
+    MutexLock lock(&mutex_);
+    if (status.ok() && site == site_ && !holding_) {
+      record->handle = std::make_shared<Sequence>(*std::move(opened));
+      record->site = site->number;
+      record->replica = site->replica;
+      records_.insert(record);
+      return record;
+    }
+    if (status.ok()) {
+      Discard(std::make_shared<Sequence>(*std::move(opened)));
+    } else if (ErrorReason(status) == Reason::kDraining && site == site_) {
+      draining_ = true;
+      drain_at_ = absl::InfinitePast();
+      work_.NotifyAll();
+      while (draining_ && site == site_ && !stopping_) changed_.Wait(&mutex_);
+    } else {
+      Lose(site.get());
+    }
+  }
+}
+
+absl::StatusOr<SequenceSnapshot> ReplicatedCore::Snapshot(const RecordPtr& record,
+                                                          std::optional<uint32_t> layer_index) {
+  return OnSite(record, [&](Sequence& handle) { return handle.Snapshot(layer_index); });
+}
+
+absl::Status ReplicatedCore::Restore(const RecordPtr& record, const SequenceSnapshot& snapshot) {
+  const absl::Status restored = OnSite(record, [&](Sequence& handle) { return handle.Restore(snapshot); });
+  if (!restored.ok()) return restored;
+  MutexLock lock(&mutex_);
+  // A mover that copies the old state would bring it back.
+  while (holding_ && !stopping_) changed_.Wait(&mutex_);
+  for (const LayerAux& blob : snapshot.layers) {
+    const auto it = record->carries.find(blob.layer_index);
+    if (it == record->carries.end()) continue;
+    ReplicatedCarry& carry = it->second;
+    carry.log.Rebase(blob);
+    carry.next = carry.snapshot_at = carry.log.end();
+    carry.needs_start = false;
+    ++carry.rewinds;
+  }
+  return restored;
+}
+
+absl::StatusOr<bool> ReplicatedCore::Release(const RecordPtr& record) {
+  absl::StatusOr<bool> released = OnSite(record, [](Sequence& handle) { return handle.Release(); });
+  if (released.ok()) ReleaseLater(record);
+  return released;
+}
+
+void ReplicatedCore::ReleaseLater(const RecordPtr& record) {
+  MutexLock lock(&mutex_);
+  record->released = true;
+  records_.erase(record);
+  if (record->handle != nullptr && !stopping_) Discard(std::move(record->handle));
+  record->handle = nullptr;
+}
+
+void ReplicatedCore::Discard(std::shared_ptr<void> garbage) {
+  garbage_.push_back(std::move(garbage));
+  tend_.NotifyAll();
+}
+
+void ReplicatedCore::TendLoop() {
+  MutexLock lock(&mutex_);
+  while (!stopping_) {
+    if (!garbage_.empty()) {
+      std::vector<std::shared_ptr<void>> garbage = std::exchange(garbage_, {});
+      mutex_.Unlock();
+      garbage.clear();
+      mutex_.Lock();
+    } else if (!snapshots_.empty()) {
+      const auto [record, layer] = snapshots_.front();
+      snapshots_.pop_front();
+      TakeSnapshot(record, layer);
+    } else {
+      tend_.Wait(&mutex_);
+    }
+  }
+}
+
+void ReplicatedCore::TakeSnapshot(const RecordPtr& record, uint32_t layer) {
+  ReplicatedCarry& carry = record->carries.at(layer);
+  const SitePtr site = site_;
+  const uint64_t rewinds = carry.rewinds;
+  std::shared_ptr<Sequence> handle = record->handle;
+  absl::StatusOr<SequenceSnapshot> snapshot = absl::CancelledError();
+  if (handle != nullptr && site != nullptr && !holding_ && carry.rewinds_out == 0) {
+    mutex_.Unlock();
+    snapshot = handle->Snapshot(layer);
+    handle = nullptr;
+    mutex_.Lock();
+  }
+  carry.snapshot_wanted = false;
+  // After a rewind, or elsewhere, it may be of other tokens. While steps are held back the log is being read.
+  if (!snapshot.ok() || holding_ || site != site_ || record->gone || carry.rewinds != rewinds) return;
+  for (LayerAux& blob : snapshot->layers) {
+    ++counters_.snapshots;
+    carry.log.Offer(std::move(blob));
+  }
+}
+
+}  // namespace pleiad::client::internal

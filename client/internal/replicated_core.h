@@ -1,0 +1,199 @@
+// The machine behind ReplicatedClient. One site (a replica with a stream) holds all sequences; steps that are not
+// answered stay in one list, in order, each either out (at the site) or waiting. A mover thread acts on what answers
+// tell: it holds steps back, lets those that are out come home, builds the sequences where they shall live, and sends
+// the waiting steps on. A second thread takes snapshots.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <list>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "client/internal/mutex.h"
+#include "client/internal/replay_log.h"
+#include "client/internal/replica_set.h"
+#include "client/replicated_client.h"
+
+namespace pleiad::client::internal {
+
+// What this side knows of one carry. Guarded by the core's mutex; its log is left alone while steps are held back.
+struct ReplicatedCarry {
+  explicit ReplicatedCarry(const LogShape& shape) : log(shape) {}
+
+  ReplayLog log;
+  bool needs_start = false;      // a step failed: the next one must say where it starts
+  uint64_t next = 0;             // end of the last step submitted
+  uint64_t rewinds = 0;          // steps submitted that start below that
+  uint32_t rewinds_out = 0;      // of them, unanswered
+  bool snapshot_wanted = false;  // queued, or being taken
+  uint64_t snapshot_at = 0;      // where the last one was wanted
+};
+
+// Guarded by the core's mutex.
+struct ReplicatedRecord {
+  OpenOptions options;  // without layers
+  bool fresh = true;
+  std::map<uint32_t, ReplicatedCarry> carries;  // the keys never change
+  std::shared_ptr<Sequence> handle;             // null: released, or on no replica yet
+  uint64_t site = 0;                            // number of the site that has it
+  size_t replica = 0;                           // the site's
+  bool gone = false;                            // its replica has forgotten it
+  bool released = false;
+};
+
+class ReplicatedCore {
+ public:
+  using RecordPtr = std::shared_ptr<ReplicatedRecord>;
+  using Connector = ReplicatedClient::Connector;
+
+  ReplicatedCore(ReplicatedOptions options, Connector connector);
+  // After Stop.
+  ~ReplicatedCore() = default;
+
+  // Finds the first site; once, first.
+  absl::Status Start();
+  // Fails what is unanswered and ends the threads; once.
+  void Stop();
+
+  const ModelInfo& model() const { return model_; }
+  size_t replica();
+  ReplicatedCounters counters();
+  uint64_t position(const ReplicatedRecord& record, uint32_t layer_index);
+
+  absl::StatusOr<RecordPtr> Open(const OpenOptions& options);
+  absl::StatusOr<SequenceSnapshot> Snapshot(const RecordPtr& record, std::optional<uint32_t> layer_index);
+  absl::Status Restore(const RecordPtr& record, const SequenceSnapshot& snapshot);
+  absl::StatusOr<bool> Release(const RecordPtr& record);
+  void ReleaseLater(const RecordPtr& record);
+
+  void Submit(Step step, std::vector<RecordPtr> records, StepCallback done);
+  void Drain();
+
+ private:
+  struct Site {
+    uint64_t number = 0;
+    size_t replica = 0;
+    std::shared_ptr<Client> client;
+    std::unique_ptr<StepStream> stream;
+    uint32_t entered = 0;  // threads in the stream's Submit; guarded by the core's mutex
+  };
+  using SitePtr = std::shared_ptr<Site>;
+
+  struct Pending {
+    Step step;
+    std::vector<RecordPtr> records;  // of its segments
+    StepCallback done;
+    std::optional<uint32_t> layer;
+    std::vector<std::vector<LoggedToken>> tokens;  // of its segments
+    std::vector<bool> rewinds;                     // of its segments
+    bool out = false;
+    uint32_t losses = 0;
+
+    // The carry of segment `i` that the step moves; null where it moves none.
+    ReplicatedCarry* carry(size_t i) const;
+  };
+  using PendingList = std::list<Pending>;
+
+  enum class Verdict : uint8_t { kFinal, kLost, kForgotten };
+
+  static absl::Time Now();  // monotonic
+  static std::chrono::steady_clock::time_point Steady(absl::Time time);
+  bool on() const { return options_.failover == Failover::kOn; }
+
+  // replicated_core.cc
+  static Verdict Judge(const absl::Status& status);
+  void Dispatch(PendingList::iterator pending) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void OnAnswer(PendingList::iterator pending, Site* site, absl::StatusOr<StepResult> result);
+  // Whether the step waits for another try instead of failing, with `status` then.
+  bool Keeps(Pending* pending, const Site* site, absl::Status* status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Settle(Pending* pending, const absl::StatusOr<StepResult>& result) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void WantSnapshot(const RecordPtr& record, uint32_t layer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Of the site's own loss, or of a sequence there: holds steps back and wakes the mover.
+  void Lose(const Site* site) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Forget(ReplicatedRecord* record) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  // replicated_calls.cc
+  // The site, once steps may go there; asks for a move when there is none.
+  absl::StatusOr<SitePtr> AwaitSite() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // What `call` says of the record's handle; called again where the sequence lives when it was lost meanwhile.
+  template <typename Call>
+  auto OnSite(const RecordPtr& record, Call call) -> decltype(call(*record->handle));
+  // Fills in the carries of a sequence that has been opened.
+  absl::Status Adopt(ReplicatedRecord* record, Sequence* sequence, const std::vector<LayerAux>& layers) const;
+  // Takes snapshots, and ends what may block when it ends.
+  void TendLoop();
+  void TakeSnapshot(const RecordPtr& record, uint32_t layer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  // replicated_mover.cc
+  void MoveLoop();
+  void AwaitWork() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Loses the site when it gives no sign of life.
+  void Probe() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Until no step is out. False: the site was lost meanwhile, or the client stops.
+  bool AwaitHome() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Ends the site's stream; no step is out then.
+  void Leave(const SitePtr& site) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void MoveAfterLoss() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void MoveFromDraining() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Mend() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void SendWaiting() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void FailWaiting(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Discard(std::shared_ptr<void> garbage) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  // replicated_build.cc; they block, on the mover's thread or in Start.
+  absl::StatusOr<SitePtr> Reach(size_t replica);
+  struct Built {
+    RecordPtr record;
+    std::shared_ptr<Sequence> handle;
+  };
+  // Builds every sequence that `site` does not have, and all or none of them live there then.
+  absl::Status BuildAll(const SitePtr& site);
+  class Rebuild;
+
+  const ReplicatedOptions options_;
+  const Connector connector_;
+  ModelInfo model_;  // set by Start, as what follows
+  LogShape shape_;
+
+  Mutex mutex_;
+  CondVar changed_;                       // a step is home, a move is over
+  CondVar work_;                          // for the mover
+  CondVar tend_;                          // for the other thread
+  SitePtr site_ ABSL_GUARDED_BY(mutex_);  // null: none was found; a step or a call asks again
+  size_t last_replica_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint64_t next_site_ ABSL_GUARDED_BY(mutex_) = 1;
+  bool holding_ ABSL_GUARDED_BY(mutex_) = false;  // steps wait
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  // What the mover is to do.
+  bool lost_ ABSL_GUARDED_BY(mutex_) = false;
+  bool forgotten_ ABSL_GUARDED_BY(mutex_) = false;
+  bool draining_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Time drain_at_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();  // no sooner
+  absl::Time lost_at_ ABSL_GUARDED_BY(mutex_);
+  absl::Time heard_ ABSL_GUARDED_BY(mutex_);      // of the last answer, or when a first step went out
+  absl::Status gave_up_ ABSL_GUARDED_BY(mutex_);  // why there is no site
+
+  PendingList pending_ ABSL_GUARDED_BY(mutex_);  // unanswered
+  uint32_t out_ ABSL_GUARDED_BY(mutex_) = 0;     // of them, at the site; and callbacks that run
+  std::set<RecordPtr> records_ ABSL_GUARDED_BY(mutex_);
+  std::deque<std::pair<RecordPtr, uint32_t>> snapshots_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::shared_ptr<void>> garbage_ ABSL_GUARDED_BY(mutex_);
+  ReplicatedCounters counters_ ABSL_GUARDED_BY(mutex_);
+
+  ReplicaSet replicas_ ABSL_GUARDED_BY(mutex_);
+  RetryBudget budget_ ABSL_GUARDED_BY(mutex_);
+  std::map<size_t, std::shared_ptr<Client>> clients_ ABSL_GUARDED_BY(mutex_);
+
+  std::thread mover_, tender_;
+};
+
+}  // namespace pleiad::client::internal

@@ -1,0 +1,269 @@
+// The mover's thread.
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "client/internal/replicated_core.h"
+
+namespace pleiad::client::internal {
+
+absl::Status ReplicatedCore::Start() {
+  const absl::Time deadline = Now() + options_.give_up_after;
+  MutexLock lock(&mutex_);
+  while (true) {
+    const absl::Time now = Now();
+    if (const std::optional<size_t> next = replicas_.Next(now); next.has_value()) {
+      mutex_.Unlock();
+      absl::StatusOr<SitePtr> site = Reach(*next);
+      mutex_.Lock();
+      if (site.ok()) {
+        model_ = (*site)->client->model();
+        shape_ = LogShape(model_, options_.max_log_bytes);
+        site_ = *std::move(site);
+        last_replica_ = *next;
+        break;
+      }
+      replicas_.Failed(*next, Now());
+      if (Now() >= deadline) return site.status();
+    }
+    work_.WaitUntil(&mutex_, Steady(replicas_.NextAt()));
+  }
+  mover_ = std::thread([this] { MoveLoop(); });
+  tender_ = std::thread([this] { TendLoop(); });
+  return absl::OkStatus();
+}
+
+void ReplicatedCore::Stop() {
+  std::vector<std::shared_ptr<Sequence>> handles;
+  {
+    MutexLock lock(&mutex_);
+    stopping_ = true;
+    changed_.NotifyAll();
+    work_.NotifyAll();
+    tend_.NotifyAll();
+  }
+  if (mover_.joinable()) mover_.join();
+  if (tender_.joinable()) tender_.join();
+  MutexLock lock(&mutex_);
+  const SitePtr site = site_;
+  if (site != nullptr) Leave(site);
+  FailWaiting(absl::CancelledError("the client was closed"));
+  for (const RecordPtr& record : records_) {
+    if (record->handle != nullptr) handles.push_back(std::move(record->handle));
+    record->handle = nullptr;
+  }
+  records_.clear();
+  snapshots_.clear();
+  std::map<size_t, std::shared_ptr<Client>> clients = std::move(clients_);
+  std::vector<std::shared_ptr<void>> garbage = std::move(garbage_);
+  site_ = nullptr;
+  mutex_.Unlock();
+  garbage.clear();
+  handles.clear();
+  clients.clear();
+  mutex_.Lock();
+}
+
+void ReplicatedCore::MoveLoop() {
+  MutexLock lock(&mutex_);
+  while (true) {
+    AwaitWork();
+    if (stopping_) return;
+    if (lost_) {
+      MoveAfterLoss();
+    } else if (forgotten_) {
+      Mend();
+    } else {
+      MoveFromDraining();
+    }
+    changed_.NotifyAll();
+  }
+}
+
+void ReplicatedCore::AwaitWork() {
+  while (!stopping_ && !lost_ && !forgotten_) {
+    const absl::Time now = Now();
+    if (draining_ && drain_at_ <= now) return;
+    const bool awaits = site_ != nullptr && out_ > 0;
+    if (on() && awaits && now - heard_ >= options_.stall_timeout) {
+      Probe();
+      continue;
+    }
+    absl::Time until = (awaits ? heard_ : now) + options_.stall_timeout;
+    if (draining_) until = std::min(until, drain_at_);
+    work_.WaitUntil(&mutex_, Steady(until));
+  }
+}
+
+void ReplicatedCore::Probe() {
+  const SitePtr site = site_;
+  const absl::Time heard = heard_;
+  mutex_.Unlock();
+  const absl::Status health = site->client->Health("pleiad.live").status();
+  mutex_.Lock();
+  if (heard_ != heard) return;
+  if (absl::IsUnavailable(health) || absl::IsDeadlineExceeded(health)) {
+    Lose(site.get());
+  } else {
+    heard_ = Now();
+  }
+}
+
+bool ReplicatedCore::AwaitHome() {
+  while (!lost_ && !stopping_ && (out_ > 0 || site_->entered > 0)) {
+    if (Now() - heard_ >= options_.stall_timeout) {
+      Probe();
+    } else {
+      changed_.WaitUntil(&mutex_, Steady(heard_ + options_.stall_timeout));
+    }
+  }
+  return !lost_ && !stopping_;
+}
+
+void ReplicatedCore::Leave(const SitePtr& site) {
+  mutex_.Unlock();
+  site->stream->Close();
+  mutex_.Lock();
+  while (out_ > 0 || site->entered > 0) changed_.Wait(&mutex_);
+}
+
+void ReplicatedCore::MoveAfterLoss() {
+  holding_ = true;
+  const absl::Time since = lost_at_, deadline = Now() + options_.give_up_after;
+  if (const SitePtr old = std::exchange(site_, nullptr); old != nullptr) {
+    Leave(old);
+    replicas_.Failed(old->replica, Now());
+    Discard(std::exchange(clients_[old->replica], nullptr));
+    Discard(old);
+  }
+  lost_ = forgotten_ = draining_ = false;
+  drain_at_ = absl::InfinitePast();
+  absl::Status status = absl::UnavailableError("no replica may be tried: the retry budget is spent");
+  while (!stopping_) {
+    absl::Time now = Now();
+    const std::optional<size_t> next = replicas_.Next(now);
+    if (next.has_value() && budget_.Take(now)) {
+      mutex_.Unlock();
+      absl::StatusOr<SitePtr> site = Reach(*next);
+      status = site.ok() ? BuildAll(*site) : site.status();
+      mutex_.Lock();
+      if (status.ok()) {
+        replicas_.Worked(*next);
+        site_ = *std::move(site);
+        last_replica_ = *next;
+        break;
+      }
+      now = Now();
+      replicas_.Failed(*next, now);
+      ++counters_.failed_attempts;
+      Discard(std::exchange(clients_[*next], nullptr));
+      if (site.ok()) Discard(*std::move(site));
+    } else if (now < deadline) {
+      work_.WaitUntil(&mutex_, Steady(std::min(deadline, next ? budget_.NextAt(now) : replicas_.NextAt())));
+      continue;
+    }
+    if (now >= deadline) break;
+  }
+  if (site_ != nullptr) {
+    ++counters_.moves;
+    counters_.last_move = Now() - since;
+    counters_.longest_move = std::max(counters_.longest_move, counters_.last_move);
+    SendWaiting();
+  } else if (!stopping_) {
+    ++counters_.given_up;
+    gave_up_ = absl::UnavailableError(absl::StrCat("no replica in ", absl::FormatDuration(options_.give_up_after),
+                                                   "; the last one: ", status.ToString()));
+    counters_.failures += pending_.size();
+    FailWaiting(gave_up_);
+    // Those that callbacks have submitted meanwhile ask again.
+    holding_ = false;
+    if (!pending_.empty()) Lose(nullptr);
+  }
+}
+
+void ReplicatedCore::MoveFromDraining() {
+  const SitePtr old = site_;
+  const std::optional<size_t> next = replicas_.Next(Now(), old->replica);
+  if (!next.has_value() || !budget_.Take(Now())) {
+    // A later answer asks again.
+    draining_ = false;
+    drain_at_ = Now() + options_.initial_backoff;
+    return;
+  }
+  mutex_.Unlock();
+  absl::StatusOr<SitePtr> site = Reach(*next);
+  absl::Status status = site.status();
+  mutex_.Lock();
+  if (status.ok()) {
+    holding_ = true;
+    if (AwaitHome() && !forgotten_) {
+      mutex_.Unlock();
+      status = BuildAll(*site);
+      mutex_.Lock();
+      if (status.ok()) {
+        ++counters_.drain_moves;
+        replicas_.Worked(*next);
+        replicas_.Failed(old->replica, Now());
+        site_ = *site;
+        last_replica_ = *next;
+        lost_ = draining_ = false;
+        Discard(old);
+        SendWaiting();
+        return;
+      }
+    }
+    Discard(*std::move(site));
+  }
+  if (!status.ok()) {
+    replicas_.Failed(*next, Now());
+    ++counters_.failed_attempts;
+    Discard(std::exchange(clients_[*next], nullptr));
+  }
+  if (!lost_ && !forgotten_) SendWaiting();
+}
+
+void ReplicatedCore::Mend() {
+  holding_ = true;
+  if (!AwaitHome()) return;
+  const SitePtr site = site_;
+  forgotten_ = false;
+  mutex_.Unlock();
+  const absl::Status status = BuildAll(site);
+  mutex_.Lock();
+  if (!status.ok()) Lose(site.get());
+  if (!lost_) SendWaiting();
+}
+
+void ReplicatedCore::SendWaiting() {
+  heard_ = Now();
+  while (!stopping_ && !lost_ && !forgotten_) {
+    const auto next =
+        std::find_if(pending_.begin(), pending_.end(), [](const Pending& pending) { return !pending.out; });
+    if (next == pending_.end()) {
+      holding_ = false;
+      return;
+    }
+    counters_.resent_steps += next->losses > 0 ? 1 : 0;
+    Dispatch(next);
+  }
+}
+
+void ReplicatedCore::FailWaiting(const absl::Status& status) {
+  PendingList failed;
+  for (auto it = pending_.begin(); it != pending_.end();) {
+    const auto next = std::next(it);
+    if (!it->out) failed.splice(failed.end(), pending_, it);
+    it = next;
+  }
+  ++out_;
+  for (Pending& pending : failed) {
+    Settle(&pending, status);
+    mutex_.Unlock();
+    pending.done(status);
+    mutex_.Lock();
+  }
+  --out_;
+  changed_.NotifyAll();
+}
+
+}  // namespace pleiad::client::internal

@@ -1,0 +1,359 @@
+#include "client/replicated_client.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <future>
+#include <optional>
+#include <random>
+#include <utility>
+
+#include "client/error_info.h"
+#include "client/internal/replica_set.h"
+#include "tests/client/fake_ple_server.h"
+#include "tests/client/faulty_connection.h"
+#include "tests/client/test_steps.h"
+#include "tests/support/status_matchers.h"
+
+namespace pleiad::client::testing {
+namespace {
+
+using ::testing::Each;
+using ::testing::HasSubstr;
+using ::testing::Pair;
+
+constexpr uint32_t kLayer = 1;
+
+// Three replicas, and a fourth server that nothing disturbs.
+class ReplicatedClientTest : public ::testing::Test {
+ protected:
+  ReplicatedOptions Options() {
+    ReplicatedOptions options;
+    for (FakePleServer& server : servers_) options.addresses.push_back(server.address());
+    options.affinity_key = "rank-3";
+    options.reconnect_timeout = absl::ZeroDuration();
+    options.initial_backoff = absl::Milliseconds(1);
+    options.max_backoff = absl::Milliseconds(10);
+    options.retry_budget = 1e6;
+    options.connect_timeout = absl::Milliseconds(1);
+    options.give_up_after = absl::Minutes(5);
+    options.stall_timeout = absl::Minutes(5);
+    return options;
+  }
+  static std::unique_ptr<ReplicatedClient> Connect(const ReplicatedOptions& options,
+                                                   ReplicatedClient::Connector connector = &Client::Connect) {
+    absl::StatusOr<std::unique_ptr<ReplicatedClient>> client = ReplicatedClient::Connect(options, connector);
+    EXPECT_TRUE(client.ok()) << client.status();
+    return *std::move(client);
+  }
+  // The step for a segment of whichever sequence is passed beside it.
+  static Step StepOf(const TestStep& from) {
+    Step step;
+    step.segments.push_back({nullptr, static_cast<uint32_t>(from.tokens.size()), from.fresh, from.position});
+    step.token_ids = from.tokens;
+    step.highway.data =
+        absl::MakeConstSpan(reinterpret_cast<const std::byte*>(from.highway.data()), from.highway.size() * 4);
+    return step;
+  }
+  FakePleServer& Serving(const ReplicatedClient& client) { return servers_[client.replica()]; }
+
+  std::array<FakePleServer, 3> servers_;
+  FakePleServer calm_server_;
+  Client calm_ = *Client::Connect({.address = calm_server_.address()});
+};
+
+// A sequence and its undisturbed twin: the same steps go to both.
+class Twins {
+ public:
+  Twins(ReplicatedClient* client, Client* calm, uint32_t seed)
+      : client_(client),
+        sequence_(*client->OpenSequence({.label = "twin"})),
+        calm_(*calm->OpenSequence()),
+        calm_stream_(*calm->OpenStream()),
+        random_(seed) {}
+
+  // Some steps at once, rewinds and resets among them; whether all outputs are equal.
+  void Burst() {
+    std::vector<TestStep> steps(1 + random_() % 4);
+    std::vector<std::future<absl::StatusOr<StepResult>>> answers, wanted;
+    for (TestStep& step : steps) {
+      const uint32_t kind = random_() % 12;
+      step = RandomStep(&random_, 1 + random_() % (kind == 0 ? 40 : 3));
+      if (kind == 1) step.fresh = true;
+      if (kind < 4 && kind > 1) step.position = next_ - std::min<uint64_t>(next_ - low_, random_() % 6);
+      const uint64_t start = step.position.value_or(step.fresh ? 0 : next_);
+      next_ = start + step.tokens.size();
+      low_ = step.fresh ? 0 : low_;
+      low_ = std::max(low_, next_ - std::min<uint64_t>(next_, 8));
+      Step sent;
+      sent.segments.push_back({nullptr, static_cast<uint32_t>(step.tokens.size()), step.fresh, step.position});
+      sent.token_ids = step.tokens;
+      sent.highway.data =
+          absl::MakeConstSpan(reinterpret_cast<const std::byte*>(step.highway.data()), step.highway.size() * 4);
+      answers.push_back(client_->Submit(std::move(sent), {&sequence_}));
+      wanted.push_back(calm_stream_->Submit(step.For(calm_)));
+    }
+    for (size_t i = 0; i < steps.size(); ++i) {
+      const absl::StatusOr<StepResult> answer = answers[i].get(), right = wanted[i].get();
+      ASSERT_TRUE(right.ok()) << right.status();
+      ASSERT_TRUE(answer.ok()) << answer.status();
+      ASSERT_EQ(answer->output, right->output);
+      ASSERT_EQ(answer->segments[0].position, right->segments[0].position);
+    }
+    EXPECT_EQ(sequence_.position(kLayer), next_);
+  }
+
+  void ExpectEqualBlobs() {
+    const absl::StatusOr<SequenceSnapshot> snapshot = sequence_.Snapshot();
+    ASSERT_TRUE(snapshot.ok()) << snapshot.status();
+    EXPECT_EQ(snapshot->layers[0].aux, calm_.Snapshot()->layers[0].aux);
+    EXPECT_EQ(snapshot->layers[0].position, next_);
+  }
+
+  ReplicatedSequence& sequence() { return sequence_; }
+
+ private:
+  ReplicatedClient* const client_;
+  ReplicatedSequence sequence_;
+  Sequence calm_;
+  std::unique_ptr<StepStream> calm_stream_;
+  std::mt19937 random_;
+  uint64_t next_ = 0, low_ = 0;
+};
+
+TEST_F(ReplicatedClientTest, TheReplicaIsTheFirstOfItsKeyAndEveryCallCarriesTheKey) {
+  const ReplicatedOptions options = Options();
+  const auto client = Connect(options);
+  EXPECT_EQ(client->replica(), internal::RendezvousOrder(options.addresses, "rank-3")[0]);
+  std::optional<ReplicatedSequence> sequence = *client->OpenSequence();
+  std::mt19937 random(1);
+  const TestStep step = RandomStep(&random, 3);
+  ASSERT_TRUE(client->Run(StepOf(step), {&*sequence}).ok());
+  const absl::StatusOr<SequenceSnapshot> snapshot = sequence->Snapshot();
+  ASSERT_TRUE(snapshot.ok() && sequence->Restore(*snapshot).ok() && *sequence->Release());
+  // What a Client has besides.
+  Client one = *Client::Connect({.address = options.addresses[client->replica()], .affinity_key = "rank-3"});
+  ASSERT_TRUE(one.Lookup({.segments = {{1}}, .token_ids = {5}}).ok());
+  const Sequence owned = *one.OpenSequence();
+  ASSERT_TRUE(one.Attach(owned.id()).ok());
+  const auto affinities = Serving(*client).affinities();
+  for (const char* method :
+       {"GetModel", "OpenSequence", "ForwardStream", "Lookup", "GetSequence", "Snapshot", "Restore", "Release"}) {
+    EXPECT_EQ(affinities.count(method), 1u) << method;
+  }
+  EXPECT_THAT(affinities, Each(Pair(::testing::_, "rank-3")));
+  EXPECT_THAT(calm_server_.affinities(), Each(Pair(::testing::_, ""))) << "without a key nothing is sent";
+}
+
+TEST_F(ReplicatedClientTest, AtRandomBreaksOnEveryReplicaOutputsAndSnapshotsEqualAnUndisturbedRun) {
+  for (const uint64_t budget : {uint64_t{0}, uint64_t{4} << 20}) {
+    std::mt19937 random(17);
+    size_t connections = 0;
+    // Each connection breaks before, in and after some step, as far as it gets.
+    const auto connector = [&](const ClientOptions& to) -> absl::StatusOr<Client> {
+      ModelInfo model;
+      absl::StatusOr<std::shared_ptr<Connection>> connection = ConnectGrpc(to, &model);
+      if (!connection.ok()) return connection.status();
+      std::vector<Kill> kills;
+      for (const KillPoint point :
+           {KillPoint::kBeforeSend, KillPoint::kAfterSend, KillPoint::kReplyLost, KillPoint::kAfterReply}) {
+        kills.push_back({point, 60 + random() % 100});
+      }
+      ++connections;
+      return Client::Over(std::make_shared<FaultyConnection>(*connection, std::move(kills)));
+    };
+    ReplicatedOptions options = Options();
+    options.connect_timeout = absl::Seconds(10);
+    options.snapshot_every = 16;
+    options.max_log_bytes = budget;
+    const auto client = Connect(options, connector);
+    std::vector<std::unique_ptr<Twins>> twins;
+    for (uint32_t i = 0; i < 4; ++i) twins.push_back(std::make_unique<Twins>(client.get(), &calm_, 100 + i));
+    for (int round = 0; round < 120; ++round) {
+      SCOPED_TRACE(absl::StrCat("budget ", budget, ", round ", round));
+      for (auto& twin : twins) ASSERT_NO_FATAL_FAILURE(twin->Burst());
+    }
+    for (auto& twin : twins) twin->ExpectEqualBlobs();
+    const ReplicatedCounters counters = client->counters();
+    EXPECT_GE(counters.moves, 10u);
+    EXPECT_GE(counters.replayed_tokens, counters.moves);
+    EXPECT_GE(counters.resent_steps, counters.moves / 2);
+    EXPECT_EQ(counters.dropped, 0u);
+    EXPECT_EQ(counters.given_up, 0u);
+    EXPECT_GT(connections, 3u) << "replicas are used again";
+  }
+}
+
+TEST_F(ReplicatedClientTest, AServerThatStopsIsLeftAndOneThatIsBackEmptyIsUsedAgain) {
+  const auto client = Connect(Options());
+  Twins twins(client.get(), &calm_, 5);
+  std::vector<size_t> replicas;
+  for (int i = 0; i < 8; ++i) {
+    ASSERT_NO_FATAL_FAILURE(twins.Burst());
+    FakePleServer& left = Serving(*client);
+    replicas.push_back(client->replica());
+    left.Stop();
+    ASSERT_NO_FATAL_FAILURE(twins.Burst());
+    EXPECT_NE(client->replica(), replicas.back());
+    left.Forget();
+    left.Restart();
+  }
+  twins.ExpectEqualBlobs();
+  EXPECT_GE(client->counters().replayed_tokens, 8u);
+}
+
+TEST_F(ReplicatedClientTest, SequencesThatAServerHasForgottenAreBuiltThereAgain) {
+  ReplicatedOptions options = Options();
+  options.reconnect_timeout = absl::Minutes(1);
+  const auto client = Connect(options);
+  Twins one(client.get(), &calm_, 6), other(client.get(), &calm_, 7);
+  const size_t replica = client->replica();
+  for (int i = 0; i < 10; ++i) {
+    ASSERT_NO_FATAL_FAILURE(one.Burst());
+    ASSERT_NO_FATAL_FAILURE(other.Burst());
+    Serving(*client).Forget();
+    if (i % 2 == 0) Serving(*client).Restart();
+  }
+  one.ExpectEqualBlobs();
+  other.ExpectEqualBlobs();
+  EXPECT_EQ(client->replica(), replica);
+  EXPECT_GE(client->counters().mended, 20u);
+  EXPECT_EQ(client->counters().moves, 0u);
+}
+
+TEST_F(ReplicatedClientTest, ADrainingServerIsLeftWithoutAFailedStepAndReleasesWhatItHad) {
+  const auto client = Connect(Options());
+  Twins one(client.get(), &calm_, 8), other(client.get(), &calm_, 9);
+  for (int i = 0; i < 6; ++i) {
+    ASSERT_NO_FATAL_FAILURE(one.Burst());
+    FakePleServer& left = Serving(*client);
+    left.SetDraining();
+    ASSERT_NO_FATAL_FAILURE(one.Burst());
+    ASSERT_NO_FATAL_FAILURE(other.Burst());
+    left.WaitUntilEmpty();
+    left.Forget();
+  }
+  one.ExpectEqualBlobs();
+  other.ExpectEqualBlobs();
+  EXPECT_EQ(client->counters().drain_moves, 6u);
+  EXPECT_EQ(client->counters().moves, 0u);
+  EXPECT_EQ(client->counters().resent_steps, 0u);
+}
+
+TEST_F(ReplicatedClientTest, ANewSequenceMakesADrainingServerBeLeft) {
+  const auto client = Connect(Options());
+  FakePleServer& left = Serving(*client);
+  left.SetDraining();
+  const absl::StatusOr<ReplicatedSequence> sequence = client->OpenSequence();
+  ASSERT_TRUE(sequence.ok()) << sequence.status();
+  EXPECT_NE(&Serving(*client), &left);
+  EXPECT_EQ(Serving(*client).open_sequences(), 1u);
+}
+
+TEST_F(ReplicatedClientTest, WithoutAReplicaStepsFailAfterTheBudgetAndALaterStepFindsOneAgain) {
+  ReplicatedOptions options = Options();
+  options.give_up_after = absl::Milliseconds(20);
+  const auto client = Connect(options);
+  ReplicatedSequence sequence = *client->OpenSequence();
+  Sequence calm = *calm_.OpenSequence();
+  const auto calm_stream = *calm_.OpenStream();
+  std::mt19937 random(10);
+  const TestStep first = RandomStep(&random, 12), second = RandomStep(&random, 2);
+  ASSERT_TRUE(client->Run(StepOf(first), {&sequence}).ok());
+  for (FakePleServer& server : servers_) server.Stop();
+  auto lost = client->Submit(StepOf(second), {&sequence});
+  const absl::Status failed = lost.get().status();
+  EXPECT_TRUE(absl::IsUnavailable(failed)) << failed;
+  EXPECT_THAT(std::string(failed.message()), HasSubstr("no replica in 20ms"));
+  EXPECT_EQ(client->counters().given_up, 1u);
+  EXPECT_TRUE(absl::IsUnavailable(client->OpenSequence().status()));
+  for (FakePleServer& server : servers_) server.Restart();
+  // What failed has moved nothing: the next step must say where it starts.
+  EXPECT_EQ(ErrorReason(client->Run(StepOf(second), {&sequence}).status()), Reason::kPredecessorFailed);
+  TestStep again = second;
+  again.position = sequence.position(kLayer);
+  const absl::StatusOr<StepResult> result = client->Run(StepOf(again), {&sequence});
+  ASSERT_TRUE(result.ok()) << result.status();
+  ASSERT_TRUE(calm_stream->Run(first.For(calm)).ok());
+  EXPECT_EQ(result->output, calm_stream->Run(second.For(calm))->output);
+}
+
+TEST_F(ReplicatedClientTest, SwitchedOffAStepFailsWithItsReplica) {
+  ReplicatedOptions options = Options();
+  options.failover = Failover::kOff;
+  const auto client = Connect(options);
+  ReplicatedSequence sequence = *client->OpenSequence();
+  std::mt19937 random(11);
+  const TestStep step = RandomStep(&random, 2);
+  ASSERT_TRUE(client->Run(StepOf(step), {&sequence}).ok());
+  EXPECT_EQ(sequence.position(kLayer), 2u);
+  Serving(*client).Forget();
+  const absl::Status failed = client->Run(StepOf(step), {&sequence}).status();
+  EXPECT_EQ(ErrorReason(failed), Reason::kSequenceUnknown) << failed;
+  EXPECT_EQ(client->counters().rebuilt, 0u);
+}
+
+TEST_F(ReplicatedClientTest, AStepThatEveryReplicaIsLostWithFailsAndTheOthersGoOn) {
+  // Every connection loses the third reply.
+  const auto connector = [](const ClientOptions& to) -> absl::StatusOr<Client> {
+    ModelInfo model;
+    absl::StatusOr<std::shared_ptr<Connection>> connection = ConnectGrpc(to, &model);
+    if (!connection.ok()) return connection.status();
+    return Client::Over(std::make_shared<FaultyConnection>(
+        *connection, std::vector<Kill>{{KillPoint::kReplyLost, 2}, {KillPoint::kReplyLost, 3}}));
+  };
+  ReplicatedOptions options = Options();
+  options.connect_timeout = absl::Seconds(10);
+  options.max_losses_of_a_step = 2;
+  const auto client = Connect(options, connector);
+  ReplicatedSequence sequence = *client->OpenSequence();
+  std::mt19937 random(12);
+  std::vector<absl::Status> statuses;
+  for (int i = 0; i < 12; ++i) {
+    TestStep step = RandomStep(&random, 1);
+    step.position = sequence.position(kLayer);
+    statuses.push_back(client->Run(StepOf(step), {&sequence}).status());
+  }
+  EXPECT_TRUE(statuses[0].ok() && statuses[1].ok());
+  EXPECT_GE(client->counters().moves, 2u);
+  for (const absl::Status& status : statuses) EXPECT_TRUE(status.ok() || absl::IsUnavailable(status)) << status;
+}
+
+TEST_F(ReplicatedClientTest, WhatCannotBeSentElsewhereIsRefused) {
+  const auto client = Connect(Options());
+  ReplicatedSequence sequence = *client->OpenSequence();
+  std::mt19937 random(13);
+  const TestStep from = RandomStep(&random, 1);
+  Step step = StepOf(from);
+  EXPECT_TRUE(absl::IsInvalidArgument(client->Run(step, {}).status()));
+  step.highway.region = RegionSpan{1, 0, 16};
+  EXPECT_EQ(ErrorReason(client->Run(step, {&sequence}).status()), Reason::kNotSupported);
+  ReplicatedSequence moved = std::move(sequence);
+  EXPECT_TRUE(absl::IsFailedPrecondition(client->Run(StepOf(from), {&sequence}).status()));
+  EXPECT_TRUE(client->Run(StepOf(from), {&moved}).ok());
+  EXPECT_TRUE(client->Run(StepOf(from), {nullptr}).ok()) << "a throw-away carry";
+}
+
+TEST(ReplicatedOptionsTest, ABadMemberIsRefusedByName) {
+  const auto refused = [](const std::function<void(ReplicatedOptions&)>& change) {
+    ReplicatedOptions options;
+    options.addresses = {"a:1", "b:1"};
+    change(options);
+    return std::string(options.Validate().message());
+  };
+  EXPECT_EQ(refused([](ReplicatedOptions&) {}), "");
+  EXPECT_THAT(refused([](ReplicatedOptions& o) { o.addresses.clear(); }), HasSubstr("addresses"));
+  EXPECT_THAT(refused([](ReplicatedOptions& o) { o.addresses.push_back("a:1"); }), HasSubstr("addresses a:1"));
+  EXPECT_THAT(refused([](ReplicatedOptions& o) { o.affinity_key = "\n"; }), HasSubstr("affinity_key"));
+  EXPECT_THAT(refused([](ReplicatedOptions& o) { o.give_up_after = absl::ZeroDuration(); }),
+              HasSubstr("give_up_after"));
+  EXPECT_THAT(refused([](ReplicatedOptions& o) { o.reconnect_timeout = -absl::Seconds(1); }),
+              HasSubstr("reconnect_timeout -1s"));
+  EXPECT_THAT(refused([](ReplicatedOptions& o) { o.max_backoff = absl::Nanoseconds(1); }), HasSubstr("max_backoff"));
+  EXPECT_THAT(refused([](ReplicatedOptions& o) { o.retry_budget = 0; }), HasSubstr("retry_budget"));
+  EXPECT_THAT(refused([](ReplicatedOptions& o) { o.retries_per_second = 0; }), HasSubstr("retries_per_second"));
+}
+
+}  // namespace
+}  // namespace pleiad::client::testing
