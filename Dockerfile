@@ -6,9 +6,6 @@
 # The profile allows io_uring, which the runtimes' own refuse, and io_uring locks 1 MiB of memory. Without either, rows are
 # read all the same, by pread or a little slower. A Unix socket in a shared folder serves engines on the same host.
 ARG DEBIAN=docker.io/library/debian:bookworm-slim
-# Where the programs come from: these stages, or an image that holds them in /usr/bin.
-ARG PROGRAMS=build
-ARG CUDA_PROGRAMS=build-cuda
 
 # What both builds start from.
 FROM ${DEBIAN} AS source
@@ -48,8 +45,6 @@ USER 10001:10001
 HEALTHCHECK --interval=10s --timeout=5s --start-period=30m --retries=3 CMD ["/usr/bin/pleiad", "health", "--timeout", "4s"]
 ENTRYPOINT ["/usr/bin/pleiad-server"]
 
-FROM ${CUDA_PROGRAMS} AS cuda-programs
-
 FROM runtime AS cuda
 USER 0:0
 ADD https://developer.download.nvidia.com/compute/cuda/repos/debian12/x86_64/cuda-keyring_1.1-1_all.deb /tmp/keyring.deb
@@ -58,11 +53,9 @@ RUN apt-get update && apt-get install -y --no-install-recommends ca-certificates
     && rm -rf /var/lib/apt/lists/* /tmp/keyring.deb
 # What the container toolkit brings in: the driver, for computing.
 ENV NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility PLEIAD_DEVICE=cuda
-COPY --from=cuda-programs /usr/bin/pleiad-server /usr/bin/pleiad /usr/bin/
+COPY --from=build-cuda /usr/bin/pleiad-server /usr/bin/pleiad /usr/bin/
 USER 10001:10001
-
-FROM ${PROGRAMS} AS programs
 
 FROM runtime AS cpu
 ENV PLEIAD_DEVICE=cpu
-COPY --from=programs /usr/bin/pleiad-server /usr/bin/pleiad /usr/bin/
+COPY --from=build /usr/bin/pleiad-server /usr/bin/pleiad /usr/bin/

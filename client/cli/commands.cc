@@ -125,6 +125,7 @@ int Main(int argc, const char* const* argv) {
   AddSynth(&app, &exit);
   AddPlan(&app, &exit);
   AddWarm(&app, &exit);
+  AddTop(&app, &exit);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

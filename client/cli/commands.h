@@ -47,6 +47,7 @@ void AddRestore(CLI::App* app, int* exit);
 void AddSynth(CLI::App* app, int* exit);
 void AddPlan(CLI::App* app, int* exit);
 void AddWarm(CLI::App* app, int* exit);
+void AddTop(CLI::App* app, int* exit);
 
 // Parses and runs a whole command line.
 int Main(int argc, const char* const* argv);

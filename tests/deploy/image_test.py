@@ -83,15 +83,19 @@ class Image(unittest.TestCase):
                                   stderr=subprocess.STDOUT, text=True)
             if made.returncode:
                 raise RuntimeError(made.stdout[-4000:])
-        arguments = ["--build-arg", "DEBIAN=localhost/debian"]
+        recipe = (ROOT / "Dockerfile").read_text()
         if not FROM_SOURCE:
             with store.commit("localhost/programs") as root:
                 (root / "usr/bin").mkdir(parents=True)
                 for program in ("server/pleiad-server", "client/cli/pleiad"):
                     shutil.copy(BUILD_DIR / program, root / "usr/bin")
-            arguments += ["--build-arg", "PROGRAMS=localhost/programs"]
-        store("bud", "--isolation", "chroot", "--format", "docker", "--target", "cpu", *arguments, "--tag",
-              "localhost/pleiad:cpu", ROOT)
+            there = "COPY --from=build /"
+            assert there in recipe
+            recipe = recipe.replace(there, "COPY --from=localhost/programs /")
+        dockerfile = pathlib.Path(folder) / "Dockerfile"
+        dockerfile.write_text(recipe)
+        store("bud", "--isolation", "chroot", "--format", "docker", "--target", "cpu", "--build-arg",
+              "DEBIAN=localhost/debian", "--file", dockerfile, "--tag", "localhost/pleiad:cpu", ROOT)
         cls.container = store("from", "localhost/pleiad:cpu")
         cls.config = json.loads(store("inspect", cls.container))["Docker"]["config"]
         # The server as the image starts it, with its Unix socket in a folder of the host.
