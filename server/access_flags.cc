@@ -76,6 +76,18 @@ void AddAccessOptions(CLI::App& app, RawAccessFlags* raw) {
   app.add_option("--health-listen", flags.health_listen,
                  "grpc.health.v1.Health alone, in plaintext and without a token, for probes [nowhere]")
       ->type_name("HOST:PORT");
+  app.add_option("--client-max-sequences", flags.client_max_sequences,
+                 "Sequences that one client (token, else certificate, else host) has open; 0: any")
+      ->type_name("N")
+      ->check(CLI::Range(0u, 1u << 24))
+      ->capture_default_str();
+  app.add_option("--client-max-requests", flags.client_max_requests, "Requests that one client has in flight; 0: any")
+      ->type_name("N")
+      ->check(CLI::Range(0u, 1u << 24))
+      ->capture_default_str();
+  app.add_option("--client-max-bytes", raw->client_max_bytes, "Bytes that one client has in flight; 0: any")
+      ->type_name("SIZE")
+      ->capture_default_str();
 }
 
 absl::StatusOr<AccessFlags> ReadAccessFlags(const RawAccessFlags& raw, const std::vector<ListenAddress>& listen) {
@@ -83,6 +95,11 @@ absl::StatusOr<AccessFlags> ReadAccessFlags(const RawAccessFlags& raw, const std
   PLEIAD_RETURN_IF_ERROR(CheckTls(flags));
   PLEIAD_RETURN_IF_ERROR(CheckPlaintext(flags, listen));
   PLEIAD_ASSIGN_OR_RETURN(flags.socket_mode, ParseMode(raw.socket_mode));
+  if (raw.client_max_bytes != "0") {
+    const absl::StatusOr<uint64_t> size = ParseSize(raw.client_max_bytes);
+    if (!size.ok()) return Refuse("client-max-bytes", "", size.status().message());
+    flags.client_max_bytes = *size;
+  }
   if (!flags.health_listen.empty()) {
     const absl::StatusOr<ListenAddress> address = ParseListenAddress(flags.health_listen);
     if (!address.ok()) return Refuse("health-listen", "", address.status().message());

@@ -5,7 +5,18 @@
 
 namespace pleiad {
 
+Admission::Limit Admission::ClientLimit(const Client* client, uint64_t bytes) {
+  if (client == nullptr) return Limit::kTotal;
+  const AdmissionLimits& limits = client->limits_;
+  const AdmissionLimits& used = client->used_;
+  if (limits.requests > 0 && used.requests + 1 > limits.requests) return Limit::kClientRequests;
+  const bool alone = used.requests == 0 && used.bytes == 0;
+  if (limits.bytes > 0 && !alone && used.bytes + bytes > limits.bytes) return Limit::kClientBytes;
+  return Limit::kTotal;
+}
+
 bool Admission::FitsStream(const Stream& stream, uint64_t bytes) const {
+  if (ClientLimit(stream.client_, bytes) != Limit::kTotal) return false;
   if (stream.requests_ == 0) return true;
   return stream.requests_ + 1 <= limits_.requests / 2 && stream.bytes_ + bytes <= limits_.bytes / 2;
 }
@@ -28,9 +39,13 @@ bool Admission::TotalIsAwaited() const {
   });
 }
 
-void Admission::Take(Stream* stream, uint64_t bytes) {
+void Admission::Take(Stream* stream, Client* client, uint64_t bytes) {
   ++used_.requests;
   used_.bytes += bytes;
+  if (client != nullptr) {
+    ++client->used_.requests;
+    client->used_.bytes += bytes;
+  }
   if (stream == nullptr) return;
   ++stream->requests_;
   stream->bytes_ += bytes;
@@ -39,10 +54,13 @@ void Admission::Take(Stream* stream, uint64_t bytes) {
   newcomers_.bytes += bytes;
 }
 
-bool Admission::TryAdmit(uint64_t bytes) {
+bool Admission::TryAdmit(uint64_t bytes, Client* client, Limit* met) {
   MutexLock lock(&mutex_);
+  const Limit of_client = ClientLimit(client, bytes);
+  if (met != nullptr) *met = of_client;
+  if (of_client != Limit::kTotal) return false;
   if (FitsTotal(bytes) && !TotalIsAwaited()) {
-    Take(nullptr, bytes);
+    Take(nullptr, client, bytes);
     return true;
   }
   if (on_full_) on_full_();
@@ -53,7 +71,7 @@ bool Admission::AdmitOrWait(Stream* stream, uint64_t bytes, std::function<void()
   MutexLock lock(&mutex_);
   const bool own_half = FitsStream(*stream, bytes);
   if (own_half && FitsNewcomers(*stream, bytes) && FitsTotal(bytes) && !TotalIsAwaited()) {
-    Take(stream, bytes);
+    Take(stream, stream->client_, bytes);
     return true;
   }
   if (own_half && on_full_) on_full_();
@@ -79,7 +97,7 @@ void Admission::AdmitWaiters() {
       continue;
     }
     if (!FitsTotal(it->bytes)) return;
-    Take(it->stream, it->bytes);
+    Take(it->stream, it->stream->client_, it->bytes);
     ready_.push_back(std::move(it->on_room));
     it = waiters_.erase(it);
   }
@@ -110,20 +128,26 @@ void Admission::Release(Stream* stream, uint64_t bytes, uint64_t taken) {
   used_.bytes -= bytes;
   --stream->requests_;
   stream->bytes_ -= bytes;
+  if (stream->client_ != nullptr) {
+    --stream->client_->used_.requests;
+    stream->client_->used_.bytes -= bytes;
+  }
   AdmitWaiters();
   CallReady();
 }
 
-void Admission::ReleaseRequest() {
+void Admission::ReleaseRequest(Client* client) {
   MutexLock lock(&mutex_);
   --used_.requests;
+  if (client != nullptr) --client->used_.requests;
   AdmitWaiters();
   CallReady();
 }
 
-void Admission::ReleaseBytes(uint64_t bytes) {
+void Admission::ReleaseBytes(uint64_t bytes, Client* client) {
   MutexLock lock(&mutex_);
   used_.bytes -= bytes;
+  if (client != nullptr) client->used_.bytes -= bytes;
   AdmitWaiters();
   CallReady();
 }
@@ -144,6 +168,11 @@ bool Admission::OthersAreWaitedFor() const {
 AdmissionLimits Admission::used() const {
   MutexLock lock(&mutex_);
   return used_;
+}
+
+AdmissionLimits Admission::used(const Client& client) const {
+  MutexLock lock(&mutex_);
+  return client.used_;
 }
 
 }  // namespace pleiad

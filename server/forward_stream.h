@@ -51,7 +51,11 @@ class ForwardStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grp
   using StepPtr = std::shared_ptr<Step>;
 
   ForwardStream(ServiceState* state, grpc::CallbackServerContext* context)
-      : state_(state), context_(context), regions_(state->RegionsFor(context->peer())) {}
+      : state_(state),
+        context_(context),
+        regions_(state->RegionsFor(context->peer())),
+        client_(state->clients.Find(*context)),
+        admission_(client_ == nullptr ? nullptr : client_->in_flight()) {}
 
   void ReadNext() ABSL_LOCKS_EXCLUDED(mutex_);
   StepPtr TakeRead() ABSL_LOCKS_EXCLUDED(mutex_);
@@ -76,6 +80,7 @@ class ForwardStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grp
   ServiceState* const state_;
   grpc::CallbackServerContext* const context_;
   const RegionAccess regions_;
+  const std::shared_ptr<Client> client_;  // null: without limits of its own
   Admission::Stream admission_;
   std::shared_ptr<ForwardStream> self_;  // until OnDone
 

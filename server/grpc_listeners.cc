@@ -79,7 +79,7 @@ absl::StatusOr<std::unique_ptr<GrpcListeners>> GrpcListeners::Open(const std::ve
   // The library is never shut down: that waits up to 10 s for a poller that a stalled write has left behind.
   [[maybe_unused]] static const bool kept = (grpc_init(), true);
   std::unique_ptr<GrpcListeners> listeners(new GrpcListeners(state->limits()));
-  PLEIAD_RETURN_IF_ERROR(listeners->ReadAccess(access, &state->counters));
+  PLEIAD_RETURN_IF_ERROR(listeners->ReadAccess(access, state));
   listeners->addresses_ = addresses;
   std::vector<ListenAddress*> with_reflection, without;
   for (ListenAddress& address : listeners->addresses_) {
@@ -93,7 +93,7 @@ absl::StatusOr<std::unique_ptr<GrpcListeners>> GrpcListeners::Open(const std::ve
   return listeners;
 }
 
-absl::Status GrpcListeners::ReadAccess(const AccessFlags& access, RpcCounters* counters) {
+absl::Status GrpcListeners::ReadAccess(const AccessFlags& access, ServiceState* state) {
   socket_mode_ = access.socket_mode;
   std::shared_ptr<CertificateFiles> certificates;
   if (!access.tls_cert.empty()) {
@@ -101,9 +101,10 @@ absl::Status GrpcListeners::ReadAccess(const AccessFlags& access, RpcCounters* c
   }
   if (!access.auth_tokens.empty()) {
     PLEIAD_ASSIGN_OR_RETURN(tokens_, TokenFile::Open(access.auth_tokens));
+    state->clients.UseTokens(tokens_.get());
   }
-  of_sockets_ = std::make_shared<ListenerCredentials>(nullptr, tokens_.get(), counters);
-  of_ports_ = std::make_shared<ListenerCredentials>(std::move(certificates), tokens_.get(), counters);
+  of_sockets_ = std::make_shared<ListenerCredentials>(nullptr, tokens_.get(), &state->counters);
+  of_ports_ = std::make_shared<ListenerCredentials>(std::move(certificates), tokens_.get(), &state->counters);
   return absl::OkStatus();
 }
 

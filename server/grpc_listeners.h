@@ -63,7 +63,7 @@ class GrpcListeners {
   struct Group;
 
   explicit GrpcListeners(const ServiceLimits& limits);
-  absl::Status ReadAccess(const AccessFlags& access, RpcCounters* counters);
+  absl::Status ReadAccess(const AccessFlags& access, ServiceState* state);
   // Sets the ports that were chosen.
   absl::Status OpenGroup(const std::vector<ListenAddress*>& addresses, Reflection reflection, ServiceState* state,
                          Health* health, const GenericServiceFactory& make_generic);

@@ -1,6 +1,7 @@
 #include "server/log.h"
 
 #include <atomic>
+#include <cstring>
 #include <memory>
 
 #include "absl/strings/str_format.h"
@@ -36,8 +37,11 @@ class JsonMessage final : public spdlog::custom_flag_formatter {
 // For the threads of libraries, which may outlive spdlog's own registry.
 std::atomic<std::shared_ptr<spdlog::logger>*> of_libraries{nullptr};
 
+// Anybody who connects causes failed handshakes, as often as he likes.
 void LogOfGrpc(gpr_log_func_args* args) {
-  const auto level = args->severity == GPR_LOG_SEVERITY_ERROR ? spdlog::level::warn : spdlog::level::debug;
+  const bool matters =
+      args->severity == GPR_LOG_SEVERITY_ERROR && std::strstr(args->file, "ssl_transport_security") == nullptr;
+  const auto level = matters ? spdlog::level::warn : spdlog::level::debug;
   (*of_libraries.load())->log(level, "grpc: {}", args->message);
 }
 

@@ -73,9 +73,14 @@ grpc::ServerUnaryReactor* PleService::OpenSequence(grpc::CallbackServerContext* 
   } else if (const auto bad = Check(*request)) {
     call->Complete(*bad);
   } else if (!call->Admit(request->ByteSizeLong())) {
-    call->Complete(TooManyInFlight(state_->limits()));
+    call->Complete(call->refusal());
   } else {
-    state_->engine()->Open(ToOpenRequest(*request), [call, request, response](const OpenResult& result) {
+    OpenRequest open = ToOpenRequest(*request);
+    if (call->client() != nullptr) {
+      open.place = Client::TakeSequence(call->client());
+      if (open.place == nullptr) open.refused = call->client()->TooManySequences();
+    }
+    state_->engine()->Open(std::move(open), [call, request, response](const OpenResult& result) {
       if (result.outcome.ok() && spdlog::should_log(spdlog::level::debug)) {
         // The id itself is a secret.
         spdlog::debug("{} a sequence, label \"{}\"", result.existing ? "found" : "opened",
@@ -106,7 +111,7 @@ grpc::ServerUnaryReactor* PleService::Forward(grpc::CallbackServerContext* conte
   } else if (const auto refusal = state_->Refusal()) {
     refuse(*refusal);
   } else if (!call->Admit(exchange->bytes(state_->limits()))) {
-    refuse(TooManyInFlight(state_->limits()));
+    refuse(call->refusal());
   } else {
     StepRequest step = exchange->MakeStep(state_->limits(), state_->RegionsFor(context->peer()), &state_->outputs);
     step.timeout = std::min(step.timeout, Remaining(*context));
@@ -129,7 +134,7 @@ grpc::ServerUnaryReactor* PleService::Lookup(grpc::CallbackServerContext* contex
   if (const auto refusal = state_->Refusal()) {
     call->Complete(*refusal);
   } else if (!call->Admit(LookupBytes(*request, state_->model()))) {
-    call->Complete(TooManyInFlight(state_->limits()));
+    call->Complete(call->refusal());
   } else {
     const bool want_embeddings = request->want_embeddings();
     state_->engine()->Lookup(ToLookupRequest(*request), [call, response, want_embeddings](LookupResult result) {
@@ -181,7 +186,7 @@ grpc::ServerUnaryReactor* PleService::Snapshot(grpc::CallbackServerContext* cont
   } else if (const auto bad = CheckSequenceId(request->sequence_id())) {
     call->Complete(*bad);
   } else if (!call->Admit(request->ByteSizeLong() + AuxBytes(state_->model()))) {
-    call->Complete(TooManyInFlight(state_->limits()));
+    call->Complete(call->refusal());
   } else {
     std::optional<LayerIndex> layer;
     if (request->has_layer_index()) layer = LayerIndex(request->layer_index());
@@ -205,7 +210,7 @@ grpc::ServerUnaryReactor* PleService::Restore(grpc::CallbackServerContext* conte
   } else if (const auto bad = CheckSequenceId(request->sequence_id())) {
     call->Complete(*bad);
   } else if (!call->Admit(request->ByteSizeLong())) {
-    call->Complete(TooManyInFlight(state_->limits()));
+    call->Complete(call->refusal());
   } else {
     state_->engine()->Restore(SequenceId(request->sequence_id()), request->epoch(), request->model_id(),
                               ToCarryBlobs(request->layers()),

@@ -31,7 +31,7 @@ Server::Server(const ServerFlags& flags, ServerDeps deps, ModelSummary summary, 
       on_ready_(std::move(deps.on_ready)),
       hard_exit_(deps.hard_exit ? std::move(deps.hard_exit) : [] { std::_Exit(kExitUnanswered); }),
       summary_(std::move(summary)),
-      state_(limits, clock_, std::move(regions)) {
+      state_(limits, clock_, std::move(regions), flags.access) {
   metrics_info_.version = kServerVersion;
   for (const LayerSummary& layer : summary_.layers) metrics_info_.layers.push_back(layer.index.value());
 }

@@ -13,6 +13,7 @@
 #include "core/engine/engine.h"
 #include "pleiad/v1/ple.pb.h"
 #include "server/admission.h"
+#include "server/clients.h"
 #include "server/limits.h"
 #include "server/output_pool.h"
 #include "server/regions.h"
@@ -33,8 +34,10 @@ class EndableStream {
 class ServiceState {
  public:
   // Without `regions` none are allowed.
-  ServiceState(const ServiceLimits& limits, Clock* clock, std::unique_ptr<RegionTable> regions = nullptr)
-      : admission({.requests = limits.inflight_requests, .bytes = limits.inflight_bytes}),
+  ServiceState(const ServiceLimits& limits, Clock* clock, std::unique_ptr<RegionTable> regions = nullptr,
+               const AccessFlags& access = {})
+      : clients(access),
+        admission({.requests = limits.inflight_requests, .bytes = limits.inflight_bytes}),
         stalls(&admission, clock),
         limits_(limits),
         clock_(clock),
@@ -72,6 +75,7 @@ class ServiceState {
   void AddStream(const std::shared_ptr<EndableStream>& stream);
   void RemoveStream(const EndableStream* stream);
 
+  ClientTable clients;
   Admission admission;
   OutputPool outputs;
   RpcCounters counters;

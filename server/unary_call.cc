@@ -14,7 +14,13 @@ std::shared_ptr<UnaryCall> UnaryCall::Create(ServiceState* state, grpc::Callback
 }
 
 bool UnaryCall::Admit(uint64_t bytes) {
-  if (!state_->admission.TryAdmit(bytes)) return false;
+  Admission::Limit met = Admission::Limit::kTotal;
+  if (!state_->admission.TryAdmit(bytes, client_in_flight(), &met)) {
+    refusal_ = met == Admission::Limit::kTotal
+                   ? TooManyInFlight(state_->limits())
+                   : client_->TooManyInFlight(met, state_->admission.used(*client_in_flight()));
+    return false;
+  }
   admitted_ = bytes;
   state_->stalls.Add(self_);
   return true;
@@ -32,7 +38,7 @@ void UnaryCall::SetStep(StepId step) {
 void UnaryCall::Complete(const Outcome& outcome) {
   if (!outcome.ok()) context_->AddTrailingMetadata(kStatusMetadataKey, ToStatusMetadata(outcome));
   state_->counters.CountRpc(rpc_, outcome.code);
-  if (admitted_) state_->admission.ReleaseRequest();
+  if (admitted_) state_->admission.ReleaseRequest(client_in_flight());
   {
     MutexLock lock(&mutex_);
     answered_ = state_->clock()->Now();
@@ -66,7 +72,7 @@ void UnaryCall::OnDone() {
   }
   if (admitted_) {
     state_->stalls.Remove(this);
-    state_->admission.ReleaseBytes(*admitted_);
+    state_->admission.ReleaseBytes(*admitted_, client_in_flight());
   }
   const std::shared_ptr<UnaryCall> self = std::move(self_);
   state_->EndCall();

@@ -20,8 +20,12 @@ class UnaryCall : public grpc::ServerUnaryReactor, public StallableCall {
  public:
   static std::shared_ptr<UnaryCall> Create(ServiceState* state, grpc::CallbackServerContext* context, Rpc rpc);
 
-  // In flight until Complete, its bytes until gRPC is done with the call. False: there is no room.
+  // In flight until Complete, its bytes until gRPC is done with the call. False: there is no room; then `refusal` says
+  // why.
   bool Admit(uint64_t bytes);
+  const Outcome& refusal() const { return refusal_; }
+  // Null where clients have no limits of their own.
+  const std::shared_ptr<Client>& client() const { return client_; }
 
   // The step that a cancelled call cancels; cancels it at once when the call is cancelled already.
   void SetStep(StepId step);
@@ -37,11 +41,14 @@ class UnaryCall : public grpc::ServerUnaryReactor, public StallableCall {
 
  private:
   UnaryCall(ServiceState* state, grpc::CallbackServerContext* context, Rpc rpc)
-      : state_(state), context_(context), rpc_(rpc) {}
+      : state_(state), context_(context), rpc_(rpc), client_(state->clients.Find(*context)) {}
+  Admission::Client* client_in_flight() const { return client_ == nullptr ? nullptr : client_->in_flight(); }
 
   ServiceState* const state_;
   grpc::CallbackServerContext* const context_;
   const Rpc rpc_;
+  const std::shared_ptr<Client> client_;
+  Outcome refusal_;
   std::optional<uint64_t> admitted_;  // written before the engine knows the call
   std::shared_ptr<UnaryCall> self_;   // until OnDone
 

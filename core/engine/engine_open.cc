@@ -45,6 +45,8 @@ void EngineImpl::Open(OpenRequest request, std::function<void(OpenResult)> done)
       sequences_.Touch(existing, clock_->Now());
       result.sequence = existing->id;
       result.existing = true;
+    } else if (request.refused) {
+      result.outcome = *std::move(request.refused);
     } else if (draining_) {
       result = Refusal(Reason::kDraining, "server", "draining", "opens no sequence; try another replica");
     } else {
@@ -58,6 +60,7 @@ void EngineImpl::Open(OpenRequest request, std::function<void(OpenResult)> done)
       } else {
         sequence->label.assign(request.label);
         ++stats_.sequences_opened;
+        sequence->place = std::move(request.place);
         result.sequence = id;
         if (!request.layers.empty()) {
           restore = std::make_shared<RestoreOp>();

@@ -58,6 +58,7 @@ Sequence* SequenceTable::FindByKey(const std::string& client_key) {
 void SequenceTable::Close(Sequence* sequence) {
   if (sequence->state != SequenceState::kOpen) return;
   sequence->state = SequenceState::kClosing;
+  sequence->place = nullptr;
   by_id_.erase(sequence->id);
   if (!sequence->client_key.empty()) by_key_.erase(sequence->client_key);
   --open_;

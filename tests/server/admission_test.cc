@@ -102,6 +102,49 @@ TEST(Admission, ACancelledWaitIsNotCalledAndLetsTheNextIn) {
   EXPECT_FALSE(admission.CancelWait(&b)) << "it was admitted";
 }
 
+TEST(Admission, AClientsCallsAreRefusedAtItsOwnBound) {
+  Admission admission({.requests = 100, .bytes = 1000});
+  int full = 0;
+  admission.NotifyWhenFull([&full] { ++full; });
+  Admission::Client client({.requests = 2, .bytes = 50}), other({.requests = 2, .bytes = 50});
+  Admission::Limit met = Admission::Limit::kTotal;
+  EXPECT_TRUE(admission.TryAdmit(70, &client, &met)) << "larger than the bound, and alone";
+  EXPECT_FALSE(admission.TryAdmit(1, &client, &met));
+  EXPECT_EQ(met, Admission::Limit::kClientBytes);
+  EXPECT_TRUE(admission.TryAdmit(50, &other, &met)) << "one client at its bound keeps no other out";
+  admission.ReleaseRequest(&client);
+  EXPECT_FALSE(admission.TryAdmit(1, &client, &met)) << "an answer that nobody takes";
+  admission.ReleaseBytes(70, &client);
+  EXPECT_TRUE(admission.TryAdmit(1, &client, &met));
+  EXPECT_TRUE(admission.TryAdmit(1, &client, &met));
+  EXPECT_FALSE(admission.TryAdmit(1, &client, &met));
+  EXPECT_EQ(met, Admission::Limit::kClientRequests);
+  EXPECT_EQ(admission.used(client).requests, 2u);
+  EXPECT_EQ(full, 0) << "others hold nothing that it waits for";
+}
+
+TEST(Admission, StreamsOfAClientWaitForItsOwnBound) {
+  Admission admission({.requests = 100, .bytes = 1000});
+  Admission::Client client({.requests = 2, .bytes = 0});
+  Admission::Stream a(&client), b(&client), other;
+  int room = 0;
+  EXPECT_TRUE(admission.AdmitOrWait(&a, 1, [] {}));
+  EXPECT_TRUE(admission.TryAdmit(1, &client));
+  EXPECT_FALSE(admission.AdmitOrWait(&b, 1, [&room] { ++room; }));
+  EXPECT_TRUE(admission.AdmitOrWait(&other, 1, [] {})) << "past one that waits for its client";
+  EXPECT_FALSE(admission.OthersAreWaitedFor());
+  admission.Release(&a, 1);
+  EXPECT_EQ(room, 1);
+  EXPECT_FALSE(admission.AdmitOrWait(&a, 1, [&room] { ++room; }));
+  admission.ReleaseRequest(&client);
+  EXPECT_EQ(room, 2) << "room that a unary call made";
+  admission.Release(&a, 1);
+  admission.Release(&b, 1);
+  admission.ReleaseBytes(1, &client);
+  EXPECT_EQ(admission.used(client).requests, 0u);
+  EXPECT_EQ(admission.used(client).bytes, 0u);
+}
+
 TEST(Admission, ARequestLargerThanTheBoundIsAdmittedAlone) {
   Admission admission({.requests = 1, .bytes = 10});
   Admission::Stream stream;

@@ -131,6 +131,7 @@ void FakeEngine::Open(OpenRequest request, std::function<void(OpenResult)> done)
   OpenResult result;
   result.sequence = SequenceId(1);
   result.existing = request.client_key == "known";
+  if (!result.existing && request.refused) result.outcome = *request.refused;
   done(result);
 }
 

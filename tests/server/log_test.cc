@@ -22,6 +22,7 @@ std::vector<std::string> LinesOfLibraries(const std::string& level) {
   SetUpLog(level, "json");
   gpr_set_log_verbosity(GPR_LOG_SEVERITY_ERROR);  // as starting gRPC does
   gpr_log(GPR_ERROR, "Failed \"accept4\"");
+  gpr_log("src/core/tsi/ssl_transport_security.cc", 1, GPR_LOG_SEVERITY_ERROR, "Handshake failed");
   v1::OpenSequenceRequest request;
   EXPECT_FALSE(request.ParseFromString("\x0a\x02\xff\xfe"));
   return absl::StrSplit(::testing::internal::GetCapturedStderr(), '\n', absl::SkipEmpty());
@@ -29,11 +30,12 @@ std::vector<std::string> LinesOfLibraries(const std::string& level) {
 
 TEST(Log, TheLibrariesWriteItsFormatToo) {
   const std::vector<std::string> lines = LinesOfLibraries("debug");
-  ASSERT_EQ(lines.size(), 2u);
+  ASSERT_EQ(lines.size(), 3u);
   const nlohmann::json grpc = nlohmann::json::parse(lines[0]);
   EXPECT_EQ(grpc["level"], "warning");
   EXPECT_EQ(grpc["message"], "grpc: Failed \"accept4\"");
-  EXPECT_THAT(nlohmann::json::parse(lines[1])["message"], HasSubstr("label"));
+  EXPECT_EQ(nlohmann::json::parse(lines[1])["level"], "debug") << "a failed handshake";
+  EXPECT_THAT(nlohmann::json::parse(lines[2])["message"], HasSubstr("label"));
 }
 
 TEST(Log, AClientsBadBytesAreNoNews) {

@@ -43,6 +43,41 @@ TEST(EngineSequence, ALiveClientKeyReturnsItsSequence) {
   EXPECT_EQ(ReasonOf(h.Open(Keyed(std::string(65, 'x'))).outcome), Reason::kInvalidField);
 }
 
+TEST(EngineSequence, ThePlaceOfASequenceIsKeptUntilItIsReleasedOrExpires) {
+  Harness h;
+  const auto open = [&h](const std::shared_ptr<int>& place, const std::string& key = "") {
+    OpenRequest request = Keyed(key);
+    request.place = place;
+    return h.Open(std::move(request)).sequence;
+  };
+  const auto released = std::make_shared<int>(), expired = std::make_shared<int>(), unused = std::make_shared<int>();
+  const SequenceId a = open(released);
+  open(expired, "key");
+  open(unused, "key");
+  EXPECT_EQ(released.use_count(), 2);
+  EXPECT_EQ(expired.use_count(), 2);
+  EXPECT_EQ(unused.use_count(), 1) << "the sequence of that key has a place";
+  h.Release(a);
+  EXPECT_EQ(released.use_count(), 1);
+  h.clock.AwaitWaiter();
+  h.clock.Advance(absl::Minutes(11));
+  h.clock.AwaitWaiterAnew();
+  EXPECT_EQ(expired.use_count(), 1);
+}
+
+TEST(EngineSequence, AnOpeningThatTheCallerRefusesFindsALiveSequence) {
+  Harness h;
+  const SequenceId live = h.Open(Keyed("engine-0")).sequence;
+  OpenRequest request = Keyed("engine-0");
+  request.refused = Failed(absl::StatusCode::kResourceExhausted, "too many", MakeDetail(Reason::kCarriesFull));
+  const OpenResult found = h.Open(request);
+  EXPECT_TRUE(found.existing);
+  EXPECT_EQ(found.sequence, live);
+  request.client_key = "engine-1";
+  EXPECT_EQ(h.Open(request).outcome.message, "too many");
+  EXPECT_EQ(h.engine->stats().sequences_opened, 1u);
+}
+
 TEST(EngineSequence, AReleasedSequenceIsUnknownFromItsArrivalOn) {
   Harness h;
   const SequenceId a = h.Open().sequence;
