@@ -313,7 +313,7 @@ int Server::Wait() {
 }
 
 int Server::Stop(int exit_code) {
-  LimitStop(keeper_ != nullptr ? kStopLimit + kSettleLimit : kStopLimit);
+  LimitStop(keeper_ != nullptr ? kSettleLimit + kBegunLimit : kStopLimit);
   std::thread watchdog([this] {
     MutexLock lock(&mutex_);
     while (!stopped_) {

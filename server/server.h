@@ -52,11 +52,13 @@ struct ServerDeps {
 // Thread-safe; Wait is called once.
 class Server {
  public:
-  // Stopping takes no longer than that, with --state-dir the two below aside.
+  // Stopping takes no longer than that without --state-dir.
   static constexpr absl::Duration kStopLimit = absl::Seconds(2);
-  // For steps that were admitted before a restart in place.
-  static constexpr absl::Duration kSettleLimit = absl::Seconds(1);
-  // For writing the open sequences to --state-dir.
+  // With it, giving up loses every open sequence. So steps that were admitted have that long to be answered,
+  static constexpr absl::Duration kSettleLimit = absl::Seconds(5);
+  // what the device has begun then has that long to end,
+  static constexpr absl::Duration kBegunLimit = absl::Seconds(30);
+  // and writing the open sequences may take that long.
   static constexpr absl::Duration kKeepLimit = absl::Seconds(60);
 
   // Opens the checkpoint and the listeners and starts loading. Any error: the start is refused (exit code 1).
