@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "client/connection.h"
 #include "client/error_info.h"
 #include "client/internal/replicated_core.h"
 
@@ -79,6 +80,17 @@ absl::Status ReplicatedSequence::Restore(const SequenceSnapshot& snapshot) {
 
 absl::StatusOr<bool> ReplicatedSequence::Release() {
   return record_ == nullptr ? absl::StatusOr<bool>(NoClient().status()) : core_->Release(record_);
+}
+
+absl::StatusOr<Client> ReplicatedClient::ConnectIfReady(const ClientOptions& options) {
+  ClientOptions probe = options;
+  probe.rpc_timeout = options.connect_timeout;
+  const absl::StatusOr<HealthState> health = CheckHealth(probe, "pleiad.v1.Ple");
+  if (absl::IsUnavailable(health.status()) || absl::IsDeadlineExceeded(health.status())) return health.status();
+  if (health.ok() && *health == HealthState::kNotServing) {
+    return absl::UnavailableError(absl::StrCat(options.address, " is not ready to serve"));
+  }
+  return Client::Connect(options);
 }
 
 absl::StatusOr<std::unique_ptr<ReplicatedClient>> ReplicatedClient::Connect(const ReplicatedOptions& options,

@@ -127,13 +127,14 @@ class ReplicatedSequence {
 // Thread-safe. The destructor fails unanswered steps with Cancelled and may not run inside a callback.
 class ReplicatedClient {
  public:
-  // How a replica is reached, for tests.
+  // How a replica is reached, for tests. One that is not ready is not waited for: the others may be.
   using Connector = std::function<absl::StatusOr<Client>(const ClientOptions&)>;
+  static absl::StatusOr<Client> ConnectIfReady(const ClientOptions& options);
 
   // Blocks until a replica answers, at most options.give_up_after. InvalidArgument on bad options, else the last
   // replica's status.
   static absl::StatusOr<std::unique_ptr<ReplicatedClient>> Connect(const ReplicatedOptions& options,
-                                                                   Connector connector = &Client::Connect);
+                                                                   Connector connector = &ConnectIfReady);
   ~ReplicatedClient();
 
   // Of the replica that was reached first; all have its model_id.

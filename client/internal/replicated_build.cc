@@ -56,7 +56,7 @@ absl::StatusOr<ReplicatedCore::SitePtr> ReplicatedCore::Reach(size_t replica) {
   }
   const absl::StatusOr<HealthState> health = site->client->Health("pleiad.v1.Ple");
   if (absl::IsUnavailable(health.status()) || absl::IsDeadlineExceeded(health.status())) return health.status();
-  if (health.ok() && *health != HealthState::kServing) {
+  if (health.ok() && *health == HealthState::kNotServing) {
     return absl::UnavailableError(absl::StrCat(options_.addresses[replica], " is not ready to serve"));
   }
   StreamOptions stream;

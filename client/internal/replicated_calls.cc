@@ -105,7 +105,8 @@ absl::StatusOr<ReplicatedCore::RecordPtr> ReplicatedCore::Open(const OpenOptions
       draining_ = true;
       drain_at_ = absl::InfinitePast();
       work_.NotifyAll();
-      while (draining_ && site == site_ && !stopping_) changed_.Wait(&mutex_);
+      const uint64_t tries = drain_tries_;
+      while (tries == drain_tries_ && site == site_ && !stopping_) changed_.Wait(&mutex_);
     } else {
       Lose(site.get());
     }

@@ -178,6 +178,7 @@ class ReplicatedCore {
   bool forgotten_ ABSL_GUARDED_BY(mutex_) = false;
   bool draining_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Time drain_at_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();  // no sooner
+  uint64_t drain_tries_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::Time lost_at_ ABSL_GUARDED_BY(mutex_);
   absl::Time heard_ ABSL_GUARDED_BY(mutex_);      // of the last answer, or when a first step went out
   absl::Status gave_up_ ABSL_GUARDED_BY(mutex_);  // why there is no site

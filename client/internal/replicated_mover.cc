@@ -183,11 +183,11 @@ void ReplicatedCore::MoveAfterLoss() {
 
 void ReplicatedCore::MoveFromDraining() {
   const SitePtr old = site_;
-  const std::optional<size_t> next = replicas_.Next(Now(), old->replica);
-  if (!next.has_value() || !budget_.Take(Now())) {
-    // A later answer asks again.
-    draining_ = false;
-    drain_at_ = Now() + options_.initial_backoff;
+  const absl::Time now = Now();
+  const std::optional<size_t> next = replicas_.Next(now, old->replica);
+  ++drain_tries_;
+  if (!next.has_value() || !budget_.Take(now)) {
+    drain_at_ = std::clamp(replicas_.NextAt(old->replica), now + options_.initial_backoff, now + options_.max_backoff);
     return;
   }
   mutex_.Unlock();

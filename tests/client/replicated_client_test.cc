@@ -36,13 +36,13 @@ class ReplicatedClientTest : public ::testing::Test {
     options.initial_backoff = absl::Milliseconds(1);
     options.max_backoff = absl::Milliseconds(10);
     options.retry_budget = 1e6;
-    options.connect_timeout = absl::Milliseconds(1);
+    options.connect_timeout = absl::Seconds(30);
     options.give_up_after = absl::Minutes(5);
     options.stall_timeout = absl::Minutes(5);
     return options;
   }
-  static std::unique_ptr<ReplicatedClient> Connect(const ReplicatedOptions& options,
-                                                   ReplicatedClient::Connector connector = &Client::Connect) {
+  static std::unique_ptr<ReplicatedClient> Connect(
+      const ReplicatedOptions& options, ReplicatedClient::Connector connector = &ReplicatedClient::ConnectIfReady) {
     absl::StatusOr<std::unique_ptr<ReplicatedClient>> client = ReplicatedClient::Connect(options, connector);
     EXPECT_TRUE(client.ok()) << client.status();
     return *std::move(client);
@@ -164,7 +164,6 @@ TEST_F(ReplicatedClientTest, AtRandomBreaksOnEveryReplicaOutputsAndSnapshotsEqua
       return Client::Over(std::make_shared<FaultyConnection>(*connection, std::move(kills)));
     };
     ReplicatedOptions options = Options();
-    options.connect_timeout = absl::Seconds(10);
     options.snapshot_every = 16;
     options.max_log_bytes = budget;
     const auto client = Connect(options, connector);
@@ -304,7 +303,6 @@ TEST_F(ReplicatedClientTest, AStepThatEveryReplicaIsLostWithFailsAndTheOthersGoO
         *connection, std::vector<Kill>{{KillPoint::kReplyLost, 2}, {KillPoint::kReplyLost, 3}}));
   };
   ReplicatedOptions options = Options();
-  options.connect_timeout = absl::Seconds(10);
   options.max_losses_of_a_step = 2;
   const auto client = Connect(options, connector);
   ReplicatedSequence sequence = *client->OpenSequence();
