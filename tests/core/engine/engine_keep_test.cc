@@ -149,16 +149,40 @@ TEST(EngineKeep, TakesAllOrNone) {
   EXPECT_EQ(h.engine->stats().sequences, 2u);
 }
 
+// Says until when the last one waits that began to.
+class DeadlineClock : public FakeClock {
+ public:
+  void WaitUntil(CondVar* cv, Mutex* mutex, absl::Time deadline) override ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
+    {
+      MutexLock lock(&deadline_mutex_);
+      deadline_ = deadline;
+      changed_.NotifyAll();
+    }
+    FakeClock::WaitUntil(cv, mutex, deadline);
+  }
+  void AwaitDeadline(absl::Time deadline) {
+    MutexLock lock(&deadline_mutex_);
+    while (deadline_ != deadline) changed_.Wait(&deadline_mutex_);
+  }
+
+ private:
+  Mutex deadline_mutex_;
+  CondVar changed_;
+  absl::Time deadline_ ABSL_GUARDED_BY(deadline_mutex_);
+};
+
 TEST(EngineKeep, TheIdleTimeSoFarCounts) {
-  Harness old_engine, h;
+  Harness old_engine;
+  DeadlineClock clock;
+  Harness h({.clock = &clock});
   const SequenceId a = old_engine.Open().sequence;
   old_engine.clock.Advance(absl::Minutes(7));
   const SequenceId b = old_engine.Open().sequence;
-  h.clock.AwaitWaiterAnew();
+  clock.AwaitDeadline(clock.Now() + absl::Minutes(10));
   ASSERT_THAT(Take(*h.engine, Give(*old_engine.engine)), IsOk());
-  h.clock.AwaitWaiterAnew();
-  h.clock.Advance(absl::Minutes(3));
-  h.clock.AwaitWaiterAnew();
+  clock.AwaitDeadline(clock.Now() + absl::Minutes(3));
+  clock.Advance(absl::Minutes(3));
+  clock.AwaitWaiterAnew();
   EXPECT_EQ(h.Get(a).outcome.code, absl::StatusCode::kNotFound);
   EXPECT_TRUE(h.Get(b).outcome.ok());
 }

@@ -42,6 +42,7 @@ struct HarnessOptions {
   uint32_t rollback_tokens = 4;
   RunCost run_cost = DefaultRunCost();
   uint32_t pipeline_depth = 1;
+  Clock* clock = nullptr;  // null: the harness's
 };
 
 class Harness {
@@ -74,7 +75,7 @@ class Harness {
     engine_options.max_tokens = options.max_tokens;
     engine_options.max_sequences = options.max_sequences;
     engine_options.rollback_tokens = options.rollback_tokens;
-    engine_options.clock = &clock;
+    engine_options.clock = options.clock != nullptr ? options.clock : &clock;
     engine = *Engine::Create(engine_options, std::move(model), std::move(fake_rows), std::move(fake_device));
   }
   ~Harness() {

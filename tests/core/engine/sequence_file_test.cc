@@ -122,15 +122,21 @@ class SequenceFileTest : public ::testing::Test {
     file.seekp(static_cast<std::streamoff>(offset));
     file.put(byte);
   }
+  // The checksum of [first, last), written at `last`.
+  static void Seal(std::string& bytes, size_t first, size_t last) {
+    const auto* const from = reinterpret_cast<const Bytef*>(bytes.data()) + first;
+    const auto crc = static_cast<uint32_t>(::crc32_z(0, from, last - first));
+    std::memcpy(&bytes[last], &crc, 4);
+  }
   // The version and a header checksum that matches.
   void SetVersion(uint32_t version) {
     std::string bytes = testing::ReadFile(path_);
-    const size_t header = 8 + 4 + 4 + 7 + 4 * 4 + 2 * 8;
     std::memcpy(&bytes[8], &version, 4);
-    const auto crc = static_cast<uint32_t>(::crc32_z(0, reinterpret_cast<const Bytef*>(bytes.data()), header));
-    std::memcpy(&bytes[header], &crc, 4);
+    Seal(bytes, 0, kHeaderBytes);
     testing::WriteFile(path_, bytes);
   }
+
+  static constexpr size_t kHeaderBytes = 8 + 4 + 4 + 7 + 4 * 4 + 2 * 8;  // before the checksum
 
   TempDir dir_;
   const std::string path_ = dir_ / "sequences";
@@ -178,6 +184,28 @@ TEST_F(SequenceFileTest, WithAnyByteFlippedItIsRefused) {
     ASSERT_TRUE(absl::IsDataLoss(status) || (i >= 8 && i < 12 && absl::IsFailedPrecondition(status)))
         << "byte " << i << ": " << status;
   }
+}
+
+// As a writer with a fault would leave it: checksums match, but what they cover does not hold together.
+TEST_F(SequenceFileTest, ContentsAreCheckedThoughTheirChecksumMatches) {
+  ASSERT_THAT(Write({Sequences()[0]}), IsOk());
+  const std::string whole = testing::ReadFile(path_);
+  const size_t first = kHeaderBytes + 4, last = whole.size() - 4;
+  uint32_t head = 0;
+  std::memcpy(&head, &whole[first], 4);
+  int refused = 0;
+  for (size_t i = first; i < first + 4 + head; ++i) {
+    for (const char value : {'\0', '\1', '\x7f', '\xff'}) {
+      std::string bytes = whole;
+      bytes[i] = value;
+      Seal(bytes, first, last);
+      testing::WriteFile(path_, bytes);
+      const absl::Status status = Read().status();
+      EXPECT_TRUE(status.ok() || absl::IsDataLoss(status)) << "byte " << i << ": " << status;
+      if (!status.ok()) ++refused;
+    }
+  }
+  EXPECT_GT(refused, 300);
 }
 
 TEST_F(SequenceFileTest, OtherVersionsAndModelsAreToldFromDamage) {
