@@ -123,7 +123,8 @@ void AddOptions(CLI::App& app, RawFlags& raw) {
       ->type_name("FORMAT")
       ->check(CLI::IsMember({"text", "json"}))
       ->capture_default_str();
-  app.add_flag("--check", flags.check, "Verify the checkpoint, print the memory plan and the files needed, exit");
+  app.add_flag("--check", flags.check,
+               "Verify checkpoint, certificates and tokens, print the memory plan and the files needed, exit");
 }
 
 std::string EnvironmentName(absl::string_view flag) {
