@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -24,10 +25,18 @@ struct ServerFlags {
   std::string address = "127.0.0.1:50051";
   absl::Duration timeout = absl::Seconds(30);
 
+  // All of them, of a command that takes several; the first is `address`.
+  std::vector<std::string> addresses = {address};
+
   // Outlives the parsing.
   void AddTo(CLI::App* command);
+  // --server may be repeated.
+  void AddSeveralTo(CLI::App* command);
   // Prints why when there is none.
   absl::StatusOr<client::Client> Connect() const;
+
+ private:
+  void AddTimeoutTo(CLI::App* command);
 };
 
 // Prints the status, its reasons included, and returns kExitFailed.
