@@ -45,7 +45,7 @@ struct ReplicatedOptions {
   // A carry's Snapshot is taken after so many positions; 0: never. What lies between is kept here and replayed.
   uint32_t snapshot_every = 64;
   // Of tokens with their highway, kept per carry beside the snapshot, about. Past it the oldest go, as far as a replay
-  // does not need them; a longer step is kept by its last tokens.
+  // does not need them; a longer step is kept by its last tokens, and its start cannot be moved back to after a move.
   uint64_t max_log_bytes = 4 << 20;
 
   absl::Duration connect_timeout = absl::Seconds(1);           // of each replica that is tried
@@ -80,8 +80,10 @@ struct ReplicatedCounters {
   uint64_t replayed_tokens = 0;
   uint64_t resent_steps = 0;  // steps sent again after a loss
   uint64_t snapshots = 0;
-  uint64_t dropped = 0;   // carries that could not be built: a step longer than max_log_bytes had just been taken back
-  uint64_t failures = 0;  // steps that failed because no replica was found
+  // Carries that could not be built and must start over: of a sequence that a client key gave back, moved to before
+  // that a moment ago.
+  uint64_t dropped = 0;
+  uint64_t failures = 0;          // steps that failed because no replica was found
   absl::Duration last_move = {};  // from the loss to the first step that was sent on
   absl::Duration longest_move = {};
 };

@@ -24,7 +24,6 @@ namespace pleiad::cli {
 namespace {
 
 using client::Client;
-using client::Sequence;
 using client::internal::CondVar;
 using client::internal::Mutex;
 using client::internal::MutexLock;
@@ -99,10 +98,19 @@ class Bench {
   uint32_t StepsOf(const Actor& actor) const { return actor.load == 0 ? options_.warmup + options_.steps : 0; }
 
   absl::Status Open() {
-    for (uint32_t i = 0; i < options_.streams; ++i) {
+    for (uint32_t i = 0; i < options_.streams && options_.replicas.empty(); ++i) {
       auto stream = OpenBenchStream(client_, options_.transport, options_.address);
       if (!stream.ok()) return stream.status();
       streams_.push_back(*std::move(stream));
+    }
+    for (uint32_t i = 0; i < options_.streams && !options_.replicas.empty(); ++i) {
+      client::ReplicatedOptions options;
+      options.addresses = options_.replicas;
+      options.affinity_key = options_.streams == 1 ? options_.affinity : absl::StrCat(options_.affinity, "/", i);
+      auto client = client::ReplicatedClient::Connect(options);
+      if (!client.ok()) return client.status();
+      replicated_.push_back(*std::move(client));
+      streams_.push_back(OverReplicas(replicated_.back().get(), options_.transport));
     }
     loads_ = {options_.load};
     loads_.insert(loads_.end(), options_.beside.begin(), options_.beside.end());
@@ -115,13 +123,9 @@ class Bench {
         actor->request.tokens_per_step = loads_[load].tokens_per_step;
         actor->stream = streams_[actors_.size() % streams_.size()].get();
         actor->rng.seed(rng());
-        for (uint32_t n = 0; n < options_.sequences_per_request && i < loads_[load].sequences; ++n, ++i) {
-          ++actor->sequences;
-          if (IsEcho(options_.transport)) continue;
-          absl::StatusOr<Sequence> sequence = client_->OpenSequence({.label = "pleiad bench"});
-          if (!sequence.ok()) return sequence.status();
-          actor->request.sequences.push_back(*std::move(sequence));
-        }
+        actor->sequences = std::min(options_.sequences_per_request, loads_[load].sequences - i);
+        i += actor->sequences;
+        if (absl::Status s = actor->stream->Open(&actor->request, actor->sequences); !s.ok()) return s;
         if (absl::Status s = FillTensors(actor.get()); !s.ok()) return s;
         actors_.push_back(std::move(actor));
       }
@@ -270,6 +274,7 @@ class Bench {
       report.checksum += actor->checksum;
       report.input_checksum += actor->input_checksum;
     }
+    for (const auto& client : replicated_) report.moves += client->counters().moves + client->counters().drain_moves;
     for (size_t load = 0; load < loads_.size(); ++load) {
       LoadReport& to = report.loads.emplace_back();
       to.load = loads_[load];
@@ -312,6 +317,7 @@ class Bench {
   Client* const client_;
   const BenchOptions& options_;
   std::vector<LoadGroup> loads_;
+  std::vector<std::unique_ptr<client::ReplicatedClient>> replicated_;
   std::vector<std::unique_ptr<Actor>> actors_;
   std::vector<std::unique_ptr<BenchStream>> streams_;  // go first, with their callbacks
 
@@ -342,6 +348,9 @@ absl::Status BenchOptions::Validate() const {
                                                        {"streams", streams}};
   for (const auto& [name, value] : positive) {
     if (value == 0) return absl::InvalidArgumentError(absl::StrCat(name, " 0: must be positive"));
+  }
+  if (!replicas.empty() && (transport == Transport::kShm || IsEcho(transport))) {
+    return absl::InvalidArgumentError(absl::StrCat("transport ", Name(transport), ": not over several servers"));
   }
   if (!(rate >= 0) || !std::isfinite(rate)) {
     return absl::InvalidArgumentError(absl::StrCat("rate ", rate, ": must be finite and not negative"));

@@ -37,10 +37,12 @@ struct BenchOptions {
   // step before unanswered waits, and its latency counts from its arrival. 0: closed.
   double rate = 0;
   Arrivals arrivals = Arrivals::kPoisson;
-  std::string address = {};          // of the server, for kEcho
-  std::string shm_dir = "/dev/shm";  // of the server, for kShm
-  std::string metrics = {};          // HOST:PORT of the server's metrics, for its CPU time; empty: not asked
-  uint32_t seed = 1;                 // of tokens, highways and arrivals
+  std::string address = {};                // of the server, for kEcho
+  std::string shm_dir = "/dev/shm";        // of the server, for kShm
+  std::string metrics = {};                // HOST:PORT of the server's metrics, for its CPU time; empty: not asked
+  std::vector<std::string> replicas = {};  // of several servers, each stream a client of its own with failover
+  std::string affinity = "bench";          // their key, with /N behind it where there are several streams
+  uint32_t seed = 1;                       // of tokens, highways and arrivals
 
   absl::Status Validate() const;
 };
@@ -60,6 +62,7 @@ struct BenchReport {
   std::vector<LoadReport> loads;  // `load`, then `beside`
   // Of all loads, warm-up included.
   uint64_t tokens = 0;
+  uint64_t moves = 0;  // of streams from one replica to another
   double client_cpu_seconds = 0;
   std::optional<double> server_cpu_seconds = {};  // with `metrics`
   // MarkSums of what came back and of the highways that were sent, added up over all steps. Equal where nothing is done

@@ -46,6 +46,8 @@ std::string ReportJson(const BenchReport& report, const BenchOptions& options, c
                                {"tensors", options.transport == Transport::kBf16Delta ? "BF16, DELTA" : "F32, HIGHWAY"},
                                {"rate", options.rate},
                                {"arrivals", options.arrivals == Arrivals::kFixed ? "fixed" : "poisson"},
+                               {"replicas", options.replicas},
+                               {"moves", report.moves},
                                {"tokens", report.tokens},
                                {"checksum", Hex(report.checksum)},
                                {"input_checksum", Hex(report.input_checksum)},
@@ -70,6 +72,7 @@ std::string ReportTable(const BenchReport& report) {
   }
   absl::StrAppendFormat(&table, "; checksum %s, of the highways sent %s\n", Hex(report.checksum),
                         Hex(report.input_checksum));
+  if (report.moves > 0) absl::StrAppendFormat(&table, "moved to another server %d times\n", report.moves);
   return table;
 }
 

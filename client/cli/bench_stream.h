@@ -12,6 +12,7 @@
 
 #include "absl/status/statusor.h"
 #include "client/client.h"
+#include "client/replicated_client.h"
 
 namespace pleiad::cli {
 
@@ -35,7 +36,8 @@ constexpr bool IsEcho(Transport transport) { return transport == Transport::kEch
 struct BenchRequest {
   std::optional<uint32_t> layer_index = {};
   uint32_t tokens_per_step = 1;
-  std::vector<client::Sequence> sequences = {};  // none of kEcho
+  std::vector<client::Sequence> sequences = {};             // of one server; none of kEcho
+  std::vector<client::ReplicatedSequence> replicated = {};  // of several
   std::vector<uint32_t> token_ids = {};
   absl::Span<std::byte> highway = {};
   std::shared_ptr<const void> owner = {};             // of the highway
@@ -55,6 +57,9 @@ class BenchStream {
 
   virtual ~BenchStream() = default;  // not inside a callback
 
+  // Opens `count` sequences for `request`; none of kEcho.
+  virtual absl::Status Open(BenchRequest* request, uint32_t count) = 0;
+
   // `request` stays as it is until `done` is called, once; that may send, and must not block.
   virtual void Send(BenchRequest* request, Callback done) = 0;
 };
@@ -62,5 +67,7 @@ class BenchStream {
 // `address`: the server's, of kEcho.
 absl::StatusOr<std::unique_ptr<BenchStream>> OpenBenchStream(client::Client* client, Transport transport,
                                                              const std::string& address);
+// Over several servers; `client` outlives it.
+std::unique_ptr<BenchStream> OverReplicas(client::ReplicatedClient* client, Transport transport);
 
 }  // namespace pleiad::cli

@@ -35,11 +35,13 @@ int Run(BenchFlags* flags) {
   flags->bench.transport = *transport;
   flags->bench.arrivals = flags->arrivals == "fixed" ? Arrivals::kFixed : Arrivals::kPoisson;
   flags->bench.address = flags->server.address;
+  if (flags->server.addresses.size() > 1) flags->bench.replicas = flags->server.addresses;
   if (absl::Status s = flags->bench.Validate(); !s.ok()) {
     std::cerr << "pleiad: --" << s.message() << "\n";
     return kExitBadFlags;
   }
   KeepFreedMemory();
+  // With several, the first says what they serve.
   absl::StatusOr<client::Client> client = flags->server.Connect();
   if (!client.ok()) return Fail(client.status());
   const absl::StatusOr<BenchReport> report = RunBench(&*client, flags->bench);
@@ -55,7 +57,11 @@ void AddBench(CLI::App* app, int* exit) {
   BenchOptions& bench = flags->bench;
   CLI::App* command = app->add_subcommand(
       "bench", "Load the server: every sequence has one step in flight; print latency, tokens/s, hit rate, CPU time");
-  flags->server.AddTo(command);
+  flags->server.AddSeveralTo(command);
+  command
+      ->add_option("--affinity", bench.affinity,
+                   "with several servers: the key that chooses one, with /N behind it where there are several streams")
+      ->capture_default_str();
   command->add_option("--sequences", bench.load.sequences, "sequences of the measured load")->capture_default_str();
   command->add_option("--tokens-per-step", bench.load.tokens_per_step, "tokens of each of its steps")
       ->capture_default_str();

@@ -48,6 +48,27 @@ void ServerFlags::AddTo(CLI::App* command) {
   command->add_option("--server", address, "HOST:PORT or unix:PATH of the server")
       ->envname("PLEIAD_SERVER")
       ->capture_default_str();
+  AddSharedTo(command);
+}
+
+void ServerFlags::AddSeveralTo(CLI::App* command) {
+  const auto set = [this](const std::vector<std::string>& given) {
+    addresses = given;
+    address = given.front();
+  };
+  command
+      ->add_option_function<std::vector<std::string>>(
+          "--server", set,
+          "HOST:PORT or unix:PATH of the server; repeatable: several servers of one model, each stream on one of them "
+          "and moved to another when that goes")
+      ->envname("PLEIAD_SERVER")
+      ->allow_extra_args(false)
+      ->type_name("TEXT")
+      ->default_str(address);
+  AddSharedTo(command);
+}
+
+void ServerFlags::AddSharedTo(CLI::App* command) {
   const auto set_timeout = [this](const std::string& text) { timeout = *ParseTimeout(text); };
   const auto check = [](const std::string& text) {
     return ParseTimeout(text).has_value()

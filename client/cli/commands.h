@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -27,11 +28,19 @@ struct ServerFlags {
   client::TlsOptions tls_files;
   std::string token_file;
 
+  // All of them, of a command that takes several; the first is `address`.
+  std::vector<std::string> addresses = {address};
+
   // Outlives the parsing.
   void AddTo(CLI::App* command);
+  // --server may be repeated.
+  void AddSeveralTo(CLI::App* command);
   client::ClientOptions Options() const;
   // Prints why when there is none.
   absl::StatusOr<client::Client> Connect() const;
+
+ private:
+  void AddSharedTo(CLI::App* command);
 };
 
 // Prints the status, its reasons included, and returns kExitFailed.

@@ -84,7 +84,7 @@ void ReplayLog::DropFront() {
 
 void ReplayLog::Apply(const Applied& step, std::vector<LoggedToken> tokens) {
   if (step.fresh) *this = ReplayLog(shape_);
-  if (step.start < end()) offer_.reset();
+  if (step.start < end()) Expect(step.start);
   if (step.start < base_ && before_ != nullptr && before_->end() == step.start) {
     const std::unique_ptr<ReplayLog> before = std::move(before_);
     *this = std::move(*before);
@@ -119,6 +119,10 @@ void ReplayLog::Settle(uint64_t floor) {
   }
   const uint64_t keep = floor > shape_.state_len ? floor - shape_.state_len : 0;
   while (bytes_ > shape_.max_bytes && base_ < keep) DropFront();
+}
+
+void ReplayLog::Expect(uint64_t start) {
+  if (offer_.has_value() && start < *offer_->position) offer_.reset();
 }
 
 void ReplayLog::Offer(LayerAux snapshot) {

@@ -74,8 +74,8 @@ class ReplayLog {
 
   // A snapshot of the server's. It takes the place of older tokens once the carry cannot be moved back behind it.
   void Offer(LayerAux snapshot);
-  // The snapshot that was offered may be of tokens that go now.
-  void DropOffer() { offer_.reset(); }
+  // A step that starts at `start` may be applied: a snapshot that was offered from behind it is of tokens that go.
+  void Expect(uint64_t start);
 
   // How to build the carry: from `blob`, of a fresh carry at position 0, then the tokens in steps that end at `cuts`.
   struct Plan {

@@ -131,7 +131,7 @@ absl::Status ReplicatedCore::Restore(const RecordPtr& record, const SequenceSnap
     carry.log.Rebase(blob);
     carry.next = carry.snapshot_at = carry.log.end();
     carry.needs_start = false;
-    ++carry.rewinds;
+    carry.lowest_start = 0;
   }
   return restored;
 }
@@ -176,7 +176,7 @@ void ReplicatedCore::TendLoop() {
 void ReplicatedCore::TakeSnapshot(const RecordPtr& record, uint32_t layer) {
   ReplicatedCarry& carry = record->carries.at(layer);
   const SitePtr site = site_;
-  const uint64_t rewinds = carry.rewinds;
+  carry.lowest_start = UINT64_MAX;
   std::shared_ptr<Sequence> handle = record->handle;
   absl::StatusOr<SequenceSnapshot> snapshot = absl::CancelledError();
   if (handle != nullptr && site != nullptr && !holding_ && carry.rewinds_out == 0) {
@@ -186,9 +186,10 @@ void ReplicatedCore::TakeSnapshot(const RecordPtr& record, uint32_t layer) {
     mutex_.Lock();
   }
   carry.snapshot_wanted = false;
-  // After a rewind, or elsewhere, it may be of other tokens. While steps are held back the log is being read.
-  if (!snapshot.ok() || holding_ || site != site_ || record->gone || carry.rewinds != rewinds) return;
+  // While steps are held back the log is being read. What a rewind takes back may be in it or not.
+  if (!snapshot.ok() || holding_ || site != site_ || record->gone) return;
   for (LayerAux& blob : snapshot->layers) {
+    if (blob.position.value_or(0) > carry.lowest_start) continue;
     ++counters_.snapshots;
     carry.log.Offer(std::move(blob));
   }

@@ -81,9 +81,9 @@ void ReplicatedCore::Submit(Step step, std::vector<RecordPtr> records, StepCallb
     const uint64_t start = segment.position.value_or(segment.fresh ? 0 : carry->next);
     if (start < carry->next) {
       pending.rewinds[i] = true;
-      ++carry->rewinds;
+      carry->lowest_start = std::min(carry->lowest_start, start);
       ++carry->rewinds_out;
-      carry->log.DropOffer();
+      carry->log.Expect(start);
     }
     carry->next = start + segment.num_tokens;
   }

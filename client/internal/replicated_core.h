@@ -32,10 +32,10 @@ struct ReplicatedCarry {
   ReplayLog log;
   bool needs_start = false;      // a step failed: the next one must say where it starts
   uint64_t next = 0;             // end of the last step submitted
-  uint64_t rewinds = 0;          // steps submitted that start below that
-  uint32_t rewinds_out = 0;      // of them, unanswered
+  uint32_t rewinds_out = 0;      // steps unanswered that start below that
   bool snapshot_wanted = false;  // queued, or being taken
   uint64_t snapshot_at = 0;      // where the last one was wanted
+  uint64_t lowest_start = 0;     // of steps that rewind, submitted since one is being taken
 };
 
 // Guarded by the core's mutex.

@@ -17,14 +17,14 @@ uint64_t Hash(uint64_t hash, const std::string& bytes) {
 }  // namespace
 
 DecodingLoad::DecodingLoad(size_t sequences, uint32_t seed, const client::ModelInfo& model, Send send)
-    : send_(std::move(send)) {
+    : sequences_(sequences), send_(std::move(send)) {
   std::mt19937 random(seed);
   lanes_.resize(sequences);
   for (Lane& lane : lanes_) lane.passage = RandomPassage(random, kPassage, model);
 }
 
 void DecodingLoad::Start() {
-  for (size_t i = 0; i < lanes_.size(); ++i) SendNext(i);
+  for (size_t i = 0; i < sequences_; ++i) SendNext(i);
 }
 
 void DecodingLoad::SendNext(size_t sequence) {

@@ -56,6 +56,7 @@ class DecodingLoad {
   void SendNext(size_t sequence);
   void OnAnswer(size_t sequence, const absl::StatusOr<client::StepResult>& result);
 
+  const size_t sequences_;
   const Send send_;
   Mutex mutex_;
   CondVar changed_;

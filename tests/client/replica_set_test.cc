@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <map>
 
+#include "absl/strings/str_cat.h"
+
 namespace pleiad::client::internal {
 namespace {
 
