@@ -13,6 +13,7 @@
 #include "core/engine/engine.h"
 #include "pleiad/v1/ple.pb.h"
 #include "server/admission.h"
+#include "server/failure_log.h"
 #include "server/limits.h"
 #include "server/output_pool.h"
 #include "server/regions.h"
@@ -36,6 +37,7 @@ class ServiceState {
   ServiceState(const ServiceLimits& limits, Clock* clock, std::unique_ptr<RegionTable> regions = nullptr)
       : admission({.requests = limits.inflight_requests, .bytes = limits.inflight_bytes}),
         stalls(&admission, clock),
+        failures(2 * size_t{limits.max_sequences}, clock),
         limits_(limits),
         clock_(clock),
         regions_(std::move(regions)) {}
@@ -76,6 +78,7 @@ class ServiceState {
   OutputPool outputs;
   RpcCounters counters;
   StallWatch stalls;
+  FailureLog failures;
 
  private:
   const ServiceLimits limits_;

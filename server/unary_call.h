@@ -25,6 +25,9 @@ class UnaryCall : public grpc::ServerUnaryReactor {
   // The step that a cancelled call cancels; cancels it at once when the call is cancelled already.
   void SetStep(StepId step);
 
+  // Whose failure a log line would be about.
+  void About(uint64_t sequence) { sequence_ = sequence; }
+
   // Answers, once. The serialised Status of a failure goes to the trailing metadata.
   void Complete(const Outcome& outcome);
 
@@ -40,6 +43,7 @@ class UnaryCall : public grpc::ServerUnaryReactor {
   const Rpc rpc_;
   std::optional<uint64_t> admitted_;  // written before the engine knows the call
   std::shared_ptr<UnaryCall> self_;   // until OnDone
+  uint64_t sequence_ = 0;             // 0: of none
 
   Mutex mutex_;
   std::optional<StepId> step_ ABSL_GUARDED_BY(mutex_);
