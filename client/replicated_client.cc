@@ -23,14 +23,22 @@ absl::StatusOr<SequenceSnapshot> NoClient() { return absl::CancelledError("the c
 
 }  // namespace
 
+ClientOptions ReplicatedOptions::Of(const std::string& address) const {
+  ClientOptions options;
+  options.address = address;
+  options.connect_timeout = connect_timeout;
+  options.rpc_timeout = rpc_timeout;
+  options.affinity_key = affinity_key;
+  options.tls = tls;
+  options.token_file = token_file;
+  return options;
+}
+
 absl::Status ReplicatedOptions::Validate() const {
   if (addresses.empty()) return absl::InvalidArgumentError("addresses: must name a replica");
   std::set<std::string> seen;
   for (const std::string& address : addresses) {
-    ClientOptions one;
-    one.address = address;
-    one.affinity_key = affinity_key;
-    if (absl::Status s = one.Validate(); !s.ok()) return s;
+    if (absl::Status s = Of(address).Validate(); !s.ok()) return s;
     if (!seen.insert(address).second) return Bad("addresses", address, "must be named once");
   }
   const std::pair<const char*, absl::Duration> positive[] = {

@@ -39,6 +39,9 @@ struct ReplicatedOptions {
   // Chooses the replica, by rendezvous hashing, and goes with every call as ClientOptions::affinity_key: an engine
   // rank.
   std::string affinity_key = {};
+  // Of every replica, as in ClientOptions.
+  std::optional<TlsOptions> tls = {};
+  std::string token_file = {};
   // kOff: the sequences stay on one replica and steps fail with it; nothing is kept on this side.
   Failover failover = Failover::kOn;
 
@@ -65,6 +68,8 @@ struct ReplicatedOptions {
   // A step that was on its way when so many replicas were lost fails instead of being sent to one more.
   uint32_t max_losses_of_a_step = 8;
 
+  // Of the replica at `address`.
+  ClientOptions Of(const std::string& address) const;
   // InvalidArgument naming the member.
   absl::Status Validate() const;
 };

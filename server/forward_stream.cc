@@ -106,6 +106,10 @@ void ForwardStream::Run(const StepPtr& step) {
 
 void ForwardStream::Answer(const StepPtr& step, StepResult result) {
   const size_t mode = step->exchange.request().mode() == v1::MODE_PRESTAGE ? 1 : 0;
+  if (!result.outcome.ok()) {
+    state_->failures.Failed("ForwardStream step", result.outcome, *context_,
+                            FailedSequence(result.outcome, step->exchange.request()));
+  }
   step->message = step->exchange.Answer(result, state_->draining());
   state_->counters.CountItem(mode, result.outcome.code);
   bool dropped;

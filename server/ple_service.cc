@@ -80,7 +80,8 @@ grpc::ServerUnaryReactor* PleService::OpenSequence(grpc::CallbackServerContext* 
       open.place = Client::TakeSequence(call->client());
       if (open.place == nullptr) open.refused = call->client()->TooManySequences();
     }
-    state_->engine()->Open(std::move(open), [call, request, response](const OpenResult& result) {
+    const auto finish = [call, request, response, state = state_](const OpenResult& result) {
+      if (result.outcome.ok()) state->failures.Named(result.sequence.value(), request->label());
       if (result.outcome.ok() && spdlog::should_log(spdlog::level::debug)) {
         // The id itself is a secret.
         spdlog::debug("{} a sequence, label \"{}\"", result.existing ? "found" : "opened",
@@ -89,7 +90,8 @@ grpc::ServerUnaryReactor* PleService::OpenSequence(grpc::CallbackServerContext* 
       response->set_sequence_id(result.sequence.value());
       response->set_existing(result.existing);
       call->Complete(result.outcome);
-    });
+    };
+    state_->engine()->Open(std::move(open), finish);
   }
   return call.get();
 }
@@ -100,6 +102,7 @@ grpc::ServerUnaryReactor* PleService::Forward(grpc::CallbackServerContext* conte
   const auto exchange = std::make_shared<ForwardExchange>();
   const auto finish = [call, exchange, response, state = state_](StepResult result) {
     const size_t mode = exchange->request().mode() == v1::MODE_PRESTAGE ? 1 : 0;
+    if (!result.outcome.ok()) call->About(FailedSequence(result.outcome, exchange->request()));
     *response = exchange->Answer(result, state->draining());
     state->counters.CountItem(mode, result.outcome.code);
     call->Complete(result.outcome);
@@ -155,6 +158,7 @@ grpc::ServerUnaryReactor* PleService::GetSequence(grpc::CallbackServerContext* c
                                                   const v1::GetSequenceRequest* request,
                                                   v1::GetSequenceResponse* response) {
   const Call call = UnaryCall::Create(state_, context, Rpc::kGetSequence);
+  call->About(request->sequence_id());
   if (const auto refusal = state_->Refusal()) {
     call->Complete(*refusal);
   } else if (const auto bad = CheckSequenceId(request->sequence_id())) {
@@ -181,6 +185,7 @@ grpc::ServerUnaryReactor* PleService::GetSequence(grpc::CallbackServerContext* c
 grpc::ServerUnaryReactor* PleService::Snapshot(grpc::CallbackServerContext* context, const v1::SnapshotRequest* request,
                                                v1::SnapshotResponse* response) {
   const Call call = UnaryCall::Create(state_, context, Rpc::kSnapshot);
+  call->About(request->sequence_id());
   if (const auto refusal = state_->Refusal()) {
     call->Complete(*refusal);
   } else if (const auto bad = CheckSequenceId(request->sequence_id())) {
@@ -205,6 +210,7 @@ grpc::ServerUnaryReactor* PleService::Snapshot(grpc::CallbackServerContext* cont
 grpc::ServerUnaryReactor* PleService::Restore(grpc::CallbackServerContext* context, const v1::RestoreRequest* request,
                                               v1::RestoreResponse*) {
   const Call call = UnaryCall::Create(state_, context, Rpc::kRestore);
+  call->About(request->sequence_id());
   if (const auto refusal = state_->Refusal()) {
     call->Complete(*refusal);
   } else if (const auto bad = CheckSequenceId(request->sequence_id())) {
@@ -222,13 +228,15 @@ grpc::ServerUnaryReactor* PleService::Restore(grpc::CallbackServerContext* conte
 grpc::ServerUnaryReactor* PleService::Release(grpc::CallbackServerContext* context, const v1::ReleaseRequest* request,
                                               v1::ReleaseResponse* response) {
   const Call call = UnaryCall::Create(state_, context, Rpc::kRelease);
+  call->About(request->sequence_id());
   if (const auto refusal = state_->Refusal()) {
     call->Complete(*refusal);
   } else if (const auto bad = CheckSequenceId(request->sequence_id())) {
     call->Complete(*bad);
   } else {
     state_->engine()->Release(SequenceId(request->sequence_id()), request->epoch(),
-                              [call, response](const ReleaseResult& result) {
+                              [call, request, response, state = state_](const ReleaseResult& result) {
+                                if (result.released) state->failures.Released(request->sequence_id());
                                 response->set_released(result.released);
                                 call->Complete(result.outcome);
                               });

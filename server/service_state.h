@@ -14,6 +14,7 @@
 #include "pleiad/v1/ple.pb.h"
 #include "server/admission.h"
 #include "server/clients.h"
+#include "server/failure_log.h"
 #include "server/limits.h"
 #include "server/output_pool.h"
 #include "server/regions.h"
@@ -39,6 +40,7 @@ class ServiceState {
       : clients(access),
         admission({.requests = limits.inflight_requests, .bytes = limits.inflight_bytes}),
         stalls(&admission, clock),
+        failures(2 * size_t{limits.max_sequences}, clock),
         limits_(limits),
         clock_(clock),
         regions_(std::move(regions)) {}
@@ -80,6 +82,7 @@ class ServiceState {
   OutputPool outputs;
   RpcCounters counters;
   StallWatch stalls;
+  FailureLog failures;
 
  private:
   const ServiceLimits limits_;

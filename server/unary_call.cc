@@ -36,7 +36,10 @@ void UnaryCall::SetStep(StepId step) {
 }
 
 void UnaryCall::Complete(const Outcome& outcome) {
-  if (!outcome.ok()) context_->AddTrailingMetadata(kStatusMetadataKey, ToStatusMetadata(outcome));
+  if (!outcome.ok()) {
+    context_->AddTrailingMetadata(kStatusMetadataKey, ToStatusMetadata(outcome));
+    state_->failures.Failed(kRpcNames[static_cast<size_t>(rpc_)], outcome, *context_, sequence_);
+  }
   state_->counters.CountRpc(rpc_, outcome.code);
   if (admitted_) state_->admission.ReleaseRequest(client_in_flight());
   {

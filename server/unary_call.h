@@ -33,6 +33,9 @@ class UnaryCall : public grpc::ServerUnaryReactor, public StallableCall {
   // Once the call is answered.
   void CancelIfStalled(absl::Time now) override;
 
+  // Whose failure a log line would be about.
+  void About(uint64_t sequence) { sequence_ = sequence; }
+
   // Answers, once. The serialised Status of a failure goes to the trailing metadata.
   void Complete(const Outcome& outcome);
 
@@ -51,6 +54,7 @@ class UnaryCall : public grpc::ServerUnaryReactor, public StallableCall {
   Outcome refusal_;
   std::optional<uint64_t> admitted_;  // written before the engine knows the call
   std::shared_ptr<UnaryCall> self_;   // until OnDone
+  uint64_t sequence_ = 0;             // 0: of none
 
   // While the watch uses the context, which gRPC frees after OnDone; it calls OnDone on threads of its own.
   Mutex context_mutex_;

@@ -106,6 +106,8 @@ class Bench {
     for (uint32_t i = 0; i < options_.streams && !options_.replicas.empty(); ++i) {
       client::ReplicatedOptions options;
       options.addresses = options_.replicas;
+      options.tls = options_.access.tls;
+      options.token_file = options_.access.token_file;
       options.affinity_key = options_.streams == 1 ? options_.affinity : absl::StrCat(options_.affinity, "/", i);
       auto client = client::ReplicatedClient::Connect(options);
       if (!client.ok()) return client.status();

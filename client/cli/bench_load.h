@@ -40,6 +40,7 @@ struct BenchOptions {
   std::string address = {};                // of the server, for kEcho
   std::string shm_dir = "/dev/shm";        // of the server, for kShm
   std::string metrics = {};                // HOST:PORT of the server's metrics, for its CPU time; empty: not asked
+  client::ClientOptions access = {};       // TLS and token of `replicas`
   std::vector<std::string> replicas = {};  // of several servers, each stream a client of its own with failover
   std::string affinity = "bench";          // their key, with /N behind it where there are several streams
   uint32_t seed = 1;                       // of tokens, highways and arrivals

@@ -36,6 +36,7 @@ int Run(BenchFlags* flags) {
   flags->bench.arrivals = flags->arrivals == "fixed" ? Arrivals::kFixed : Arrivals::kPoisson;
   flags->bench.address = flags->server.address;
   if (flags->server.addresses.size() > 1) flags->bench.replicas = flags->server.addresses;
+  flags->bench.access = flags->server.Options();
   if (absl::Status s = flags->bench.Validate(); !s.ok()) {
     std::cerr << "pleiad: --" << s.message() << "\n";
     return kExitBadFlags;

@@ -41,11 +41,7 @@ absl::StatusOr<ReplicatedCore::SitePtr> ReplicatedCore::Reach(size_t replica) {
     site->client = clients_[replica];
   }
   if (site->client == nullptr) {
-    ClientOptions options;
-    options.address = options_.addresses[replica];
-    options.connect_timeout = options_.connect_timeout;
-    options.rpc_timeout = options_.rpc_timeout;
-    options.affinity_key = options_.affinity_key;
+    const ClientOptions options = options_.Of(options_.addresses[replica]);
     absl::StatusOr<Client> client = connector_(options);
     if (!client.ok()) return client.status();
     if (!model_.model_id.empty() && client->model().model_id != model_.model_id) {

@@ -7,7 +7,7 @@ import unittest
 import yaml
 
 from live_server import GOLDEN, ROOT
-from manifest_server import STOP_LIMIT_S, ManifestServer, flag, seconds
+from manifest_server import STOP_LIMITS_S, ManifestServer, flag, seconds
 
 SERVER = sys.argv.pop()
 FOLDER = ROOT / "deploy/kubernetes"
@@ -82,11 +82,12 @@ class Kubernetes(unittest.TestCase):
             self.assertEqual(sorted(allowed), sorted(ports.values()))
 
     def test_the_grace_period_covers_pre_stop_drain_and_the_state(self):
+        self.assertGreater(STOP_LIMITS_S, 0)
         for overlay in RENDERED:
             pause = float(container(overlay)["lifecycle"]["preStop"]["exec"]["command"][-1])
             drain = seconds(flag(container(overlay)["args"], "drain-timeout"))
             self.assertGreaterEqual(pod(overlay)["terminationGracePeriodSeconds"],
-                                    pause + drain + STOP_LIMIT_S + STATE_WRITE_S)
+                                    pause + drain + STOP_LIMITS_S + STATE_WRITE_S)
 
     def test_the_start_has_half_an_hour_and_a_life_more_than_a_hiccup(self):
         for overlay in RENDERED:

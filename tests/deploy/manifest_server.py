@@ -1,15 +1,17 @@
 """A pleiad-server with the arguments of a manifest, and the few calls that need no generated code."""
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import tempfile
 
 import grpc
 
-from live_server import end_with
+from live_server import ROOT, end_with
 
-STOP_LIMIT_S = 2  # Server::kStopLimit
+# The limits of stopping in server.h, together: what may come after the drain.
+STOP_LIMITS_S = sum(map(int, re.findall(r"k\w+Limit = absl::Seconds\((\d+)\);", (ROOT / "server/server.h").read_text())))
 EXTRA_ENVIRONMENT = ("PATH", "HOME", "TMPDIR", "LD_LIBRARY_PATH")
 
 

@@ -236,6 +236,19 @@ class Monitoring(unittest.TestCase):
         fired = {case["alertname"] for test in tests for case in test["alert_rule_test"] if case["exp_alerts"]}
         self.assertEqual(fired, set(alerts()))
 
+    def top(self, *arguments):
+        return subprocess.run([PLEIAD, "top", "--once", "--interval", "100ms", "--metrics",
+                               f"{self.sound.metrics},{self.damaged.metrics}", *arguments], capture_output=True, text=True)
+
+    def test_pleiad_top_sees_both_servers(self):
+        result = self.top("--json")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        seen = {server["server"]: server["state"] for server in json.loads(result.stdout)["servers"]}
+        self.assertEqual(seen, {self.sound.metrics: "serving", self.damaged.metrics: "not serving", "all": "serving"})
+        text = self.top().stdout
+        self.assertEqual(len(text.splitlines()), 4)
+        self.assertNotIn("\x1b", text)
+
 
 class Promtool(unittest.TestCase):
     def promtool(self, *args):

@@ -10,7 +10,7 @@ import tempfile
 import unittest
 
 from live_server import GOLDEN, ROOT, end_with
-from manifest_server import STOP_LIMIT_S, flag, seconds
+from manifest_server import STOP_LIMITS_S, flag, seconds
 
 SERVER = sys.argv.pop()
 UNIT = ROOT / "deploy/systemd/pleiad-server.service"
@@ -64,7 +64,7 @@ class Unit(unittest.TestCase):
     def test_the_time_to_stop_covers_the_drain(self):
         (command,) = values(UNIT, "ExecStart")
         drain = seconds(flag(command.split(), "drain-timeout"))
-        self.assertGreaterEqual(seconds(values(UNIT, "TimeoutStopSec")[0]), drain + STOP_LIMIT_S + 15)
+        self.assertGreaterEqual(seconds(values(UNIT, "TimeoutStopSec")[0]), drain + STOP_LIMITS_S + 15)
 
     def test_bad_flags_are_not_tried_again(self):
         self.assertEqual(values(UNIT, "RestartPreventExitStatus"), ["2"])

@@ -171,6 +171,11 @@ StepResult FakeEngine::RunStep(const StepRequest& request) {
   return result;
 }
 
+void FakeEngine::FailNext(Outcome outcome) {
+  MutexLock lock(&mutex_);
+  fail_next_ = std::move(outcome);
+}
+
 StepId FakeEngine::Submit(StepRequest request, std::function<void(StepResult)> done) {
   StepId id;
   std::optional<StepResult> result;
@@ -180,6 +185,8 @@ StepId FakeEngine::Submit(StepRequest request, std::function<void(StepResult)> d
     last_ = request;
     if (stopped_) {
       result = StepResult{.outcome = Stopped(), .segments = {}, .stats = {}};
+    } else if (fail_next_) {
+      result = StepResult{.outcome = *std::exchange(fail_next_, std::nullopt), .segments = {}, .stats = {}};
     } else if (mode_ == Mode::kHold) {
       held_.push_back({id, std::move(request), std::move(done)});
       changed_.NotifyAll();

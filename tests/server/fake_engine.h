@@ -32,6 +32,8 @@ class FakeEngine final : public Engine {
 
   explicit FakeEngine(Mode mode = Mode::kAnswerAtOnce);
 
+  // The next step that comes is answered so at once.
+  void FailNext(Outcome outcome);
   // Of held steps, oldest first. Waits until there are `count`.
   void WaitForHeld(size_t count);
   size_t held() const;
@@ -91,6 +93,7 @@ class FakeEngine final : public Engine {
   mutable Mutex mutex_;
   CondVar changed_;
   Mode mode_ ABSL_GUARDED_BY(mutex_);
+  std::optional<Outcome> fail_next_ ABSL_GUARDED_BY(mutex_);
   std::deque<Held> held_ ABSL_GUARDED_BY(mutex_);
   std::optional<StepRequest> last_ ABSL_GUARDED_BY(mutex_);
   uint64_t submitted_ ABSL_GUARDED_BY(mutex_) = 0;
