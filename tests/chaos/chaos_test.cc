@@ -1,6 +1,7 @@
 // Servers that die, hang, lose connections and are replaced, under 64 decoding sequences.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/wait.h>
 
 #include <chrono>
 #include <csignal>
@@ -55,6 +56,8 @@ TEST(ChaosTest, StoppedAndContinuedServers) {
     const uint64_t moves = cluster.Counters().moves;
     const SteadyClock::time_point now = SteadyClock::now();
     cluster.server(victim).child.Signal(SIGSTOP);
+    // Its threads may go on for a moment: until it has stopped, its answers say nothing.
+    ASSERT_EQ(::waitpid(cluster.server(victim).child.pid(), nullptr, WUNTRACED), cluster.server(victim).child.pid());
     cluster.Record(cluster.load().AwaitEverySequence(now));
     ASSERT_TRUE(cluster.load().failure().ok()) << cluster.load().failure();
     EXPECT_GT(cluster.Counters().moves, moves) << "stop " << i;

@@ -270,6 +270,25 @@ TEST_F(CliTest, BenchTellsByAChecksumWhatTheServerMadeOfTheTensors) {
   EXPECT_EQ(first->tokens, 3u * 15 * 2);
 }
 
+TEST_F(CliTest, BenchOverSeveralServersEndsAsOverOne) {
+  FakePleServer one, other;
+  Client client = *Client::Connect({.address = one.address()});
+  BenchOptions options;
+  options.load.sequences = 3;
+  options.steps = 20;
+  options.streams = 2;
+  const absl::StatusOr<BenchReport> alone = RunBench(&client, options);
+  options.replicas = {one.address(), other.address()};
+  one.SetDraining();
+  const absl::StatusOr<BenchReport> both = RunBench(&client, options);
+  ASSERT_TRUE(alone.ok() && both.ok()) << both.status();
+  EXPECT_EQ(both->tokens, alone->tokens);
+  EXPECT_EQ(both->checksum, alone->checksum);
+  one.WaitUntilEmpty();
+  options.transport = Transport::kShm;
+  EXPECT_TRUE(absl::IsInvalidArgument(RunBench(&client, options).status()));
+}
+
 TEST_F(CliTest, BenchEndsWithTheFirstFailure) {
   FakePleServer server;
   server.FailNextSteps(1);
