@@ -1,7 +1,7 @@
 # pleiad-server and pleiad on Debian 12, without root. For Docker, Podman or Buildah (--format docker keeps the health check):
 #   docker build --target cpu -t pleiad:cpu .
 #   docker build --target cuda -t pleiad:cuda .
-#   docker run --security-opt seccomp=deploy/seccomp.json --ulimit memlock=67108864 -p 50051:50051 -p 9464:9464 \
+#   docker run --stop-timeout 150 --security-opt seccomp=deploy/seccomp.json --ulimit memlock=67108864 -p 50051:50051 -p 9464:9464 \
 #     -v /srv/model:/srv/pleiad/model:ro pleiad:cpu --listen 0.0.0.0:50051 --allow-plaintext --metrics-listen 0.0.0.0:9464
 # The profile allows io_uring, which the runtimes' own refuse, and io_uring locks 1 MiB of memory. Without either, rows are
 # read all the same, by pread or a little slower. A Unix socket in a shared folder serves engines on the same host.

@@ -15,10 +15,13 @@ Admission::Limit Admission::ClientLimit(const Client* client, uint64_t bytes) {
   return Limit::kTotal;
 }
 
-bool Admission::FitsStream(const Stream& stream, uint64_t bytes) const {
-  if (ClientLimit(stream.client_, bytes) != Limit::kTotal) return false;
+bool Admission::FitsHalf(const Stream& stream, uint64_t bytes) const {
   if (stream.requests_ == 0) return true;
   return stream.requests_ + 1 <= limits_.requests / 2 && stream.bytes_ + bytes <= limits_.bytes / 2;
+}
+
+bool Admission::FitsStream(const Stream& stream, uint64_t bytes) const {
+  return ClientLimit(stream.client_, bytes) == Limit::kTotal && FitsHalf(stream, bytes);
 }
 
 bool Admission::FitsNewcomers(const Stream& stream, uint64_t bytes) const {
@@ -58,8 +61,7 @@ bool Admission::TryAdmit(uint64_t bytes, Client* client, Limit* met) {
   MutexLock lock(&mutex_);
   const Limit of_client = ClientLimit(client, bytes);
   if (met != nullptr) *met = of_client;
-  if (of_client != Limit::kTotal) return false;
-  if (FitsTotal(bytes) && !TotalIsAwaited()) {
+  if (of_client == Limit::kTotal && FitsTotal(bytes) && !TotalIsAwaited()) {
     Take(nullptr, client, bytes);
     return true;
   }
@@ -69,8 +71,8 @@ bool Admission::TryAdmit(uint64_t bytes, Client* client, Limit* met) {
 
 bool Admission::AdmitOrWait(Stream* stream, uint64_t bytes, std::function<void()> on_room) {
   MutexLock lock(&mutex_);
-  const bool own_half = FitsStream(*stream, bytes);
-  if (own_half && FitsNewcomers(*stream, bytes) && FitsTotal(bytes) && !TotalIsAwaited()) {
+  const bool own_half = FitsHalf(*stream, bytes);
+  if (FitsStream(*stream, bytes) && FitsNewcomers(*stream, bytes) && FitsTotal(bytes) && !TotalIsAwaited()) {
     Take(stream, stream->client_, bytes);
     return true;
   }
@@ -161,7 +163,7 @@ bool Admission::OthersAreWaitedFor() const {
   MutexLock lock(&mutex_);
   return std::any_of(waiters_.begin(), waiters_.end(), [this](const Waiter& waiter) {
     mutex_.AssertHeld();
-    return FitsStream(*waiter.stream, waiter.bytes);
+    return FitsHalf(*waiter.stream, waiter.bytes);
   });
 }
 

@@ -97,6 +97,8 @@ class Admission {
   // Which bound of the client it would pass; kTotal: none.
   static Limit ClientLimit(const Client* client, uint64_t bytes);
   // Within the stream's own bounds, its client's among them.
+  bool FitsHalf(const Stream& stream, uint64_t bytes) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Its half, and what its client may have.
   bool FitsStream(const Stream& stream, uint64_t bytes) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   static bool Reads(const Stream& stream) { return stream.taken_ >= kReadsAfterBytes; }
   bool FitsNewcomers(const Stream& stream, uint64_t bytes) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -98,6 +98,7 @@ CertificateFiles::Version CertificateFiles::Current() {
   // Taken before the files are read: what changes meanwhile is seen the next time.
   const Stamps stamps = StampAll();
   if (stamps == tried_) return version_;
+  const bool again = tried_ == Stamps();
   tried_ = stamps;
   absl::StatusOr<Certificate> certificate = Read();
   if (certificate.ok()) {
@@ -105,7 +106,10 @@ CertificateFiles::Version CertificateFiles::Current() {
                 .certificate = std::make_shared<const Certificate>(*std::move(certificate))};
     spdlog::info("--tls-cert {}: read again", flags_.tls_cert);
   } else {
-    spdlog::error("{}; new connections get the certificate from before", std::string(certificate.status().message()));
+    // What is wrong with the machine may be over at the next connection.
+    if (absl::IsUnavailable(certificate.status())) tried_ = Stamps();
+    spdlog::log(again ? spdlog::level::debug : spdlog::level::err,
+                "{}; new connections get the certificate from before", std::string(certificate.status().message()));
   }
   return version_;
 }

@@ -42,6 +42,9 @@ class ScopedUmask {
   const mode_t before_;
 };
 
+// Of one connection at a time.
+constexpr int kMaxCalls = 4096, kMaxHealthCalls = 64;
+
 void SetCommon(grpc::ServerBuilder& builder) {
   builder.SetMaxSendMessageSize(-1);
   // Two servers must not share a port by accident.
@@ -114,6 +117,7 @@ absl::Status GrpcListeners::OpenGroup(const std::vector<ListenAddress*>& address
   auto group = std::make_unique<Group>(state, health);
   grpc::ServerBuilder builder;
   SetCommon(builder);
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMaxCalls);
   builder.SetMaxReceiveMessageSize(state->limits().receive_bytes);
   builder.SetResourceQuota(quota_);
   builder.RegisterService(&group->ple);
@@ -135,7 +139,8 @@ absl::Status GrpcListeners::OpenHealth(const AccessFlags& access, ServiceState* 
   group->flag = "--health-listen";
   grpc::ServerBuilder builder;
   SetCommon(builder);
-  // Anybody may call: what they send takes nothing from those who may do more.
+  // Anybody may call: what they send takes little from those who may do more.
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMaxHealthCalls);
   builder.SetMaxReceiveMessageSize(4 << 10);
   builder.SetResourceQuota(grpc::ResourceQuota("pleiad-health").Resize(16 << 20));
   builder.RegisterService(&group->health_service);

@@ -4,11 +4,15 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+
 namespace pleiad {
 namespace {
 
 using grpc::health::v1::HealthCheckRequest;
 using grpc::health::v1::HealthCheckResponse;
+
+grpc::Status Stopping() { return {grpc::StatusCode::UNAVAILABLE, "the server is stopping"}; }
 
 // Writes the state whenever it differs from what was written last.
 class Watch final : public grpc::ServerWriteReactor<HealthCheckResponse>, public HealthWatcher {
@@ -16,8 +20,11 @@ class Watch final : public grpc::ServerWriteReactor<HealthCheckResponse>, public
   static Watch* Start(Health* health, const std::string& name) {
     std::shared_ptr<Watch> watch(new Watch(health, name));
     watch->self_ = watch;
-    health->Add(watch);
-    watch->Update();
+    if (const grpc::Status refusal = health->Add(watch); !refusal.ok()) {
+      watch->EndWith(refusal);
+    } else {
+      watch->Update();
+    }
     return watch.get();
   }
 
@@ -26,10 +33,13 @@ class Watch final : public grpc::ServerWriteReactor<HealthCheckResponse>, public
     WriteIfChanged();
   }
 
-  void End() override {
+  void End() override { EndWith(Stopping()); }
+
+  void EndWith(const grpc::Status& status) {
     {
       MutexLock lock(&mutex_);
       ended_ = true;
+      status_ = status;
     }
     FinishIfOver();
   }
@@ -64,12 +74,14 @@ class Watch final : public grpc::ServerWriteReactor<HealthCheckResponse>, public
   }
 
   void FinishIfOver() {
+    grpc::Status status;
     {
       MutexLock lock(&mutex_);
       if (!ended_ || writing_ || finished_) return;
       finished_ = true;
+      status = status_;
     }
-    Finish(grpc::Status(grpc::StatusCode::UNAVAILABLE, "the server is stopping"));
+    Finish(status);
   }
 
   Health* const health_;
@@ -79,6 +91,7 @@ class Watch final : public grpc::ServerWriteReactor<HealthCheckResponse>, public
   Mutex mutex_;
   HealthCheckResponse response_ ABSL_GUARDED_BY(mutex_);
   std::optional<Health::ServingStatus> written_ ABSL_GUARDED_BY(mutex_);
+  grpc::Status status_ ABSL_GUARDED_BY(mutex_) = Stopping();
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;
   bool finished_ ABSL_GUARDED_BY(mutex_) = false;
@@ -124,15 +137,15 @@ Health::ServingStatus Health::Get(const std::string& name) const {
   return serving() ? HealthCheckResponse::SERVING : HealthCheckResponse::NOT_SERVING;
 }
 
-void Health::Add(const std::shared_ptr<HealthWatcher>& watcher) {
-  {
-    MutexLock lock(&mutex_);
-    if (!ended_) {
-      watchers_.emplace(watcher.get(), watcher);
-      return;
-    }
+grpc::Status Health::Add(const std::shared_ptr<HealthWatcher>& watcher) {
+  MutexLock lock(&mutex_);
+  if (ended_) return Stopping();
+  if (watchers_.size() >= kMaxWatchers) {
+    return {grpc::StatusCode::RESOURCE_EXHAUSTED,
+            absl::StrCat("Watch: at most ", kMaxWatchers, " at a time; Check works")};
   }
-  watcher->End();
+  watchers_.emplace(watcher.get(), watcher);
+  return grpc::Status::OK;
 }
 
 void Health::Remove(const HealthWatcher* watcher) {

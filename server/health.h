@@ -35,7 +35,11 @@ class Health {
   // SERVICE_UNKNOWN for other names.
   ServingStatus Get(const std::string& name) const;
 
-  void Add(const std::shared_ptr<HealthWatcher>& watcher);
+  // Anybody may watch, without a token too; each takes some 17 KiB.
+  static constexpr size_t kMaxWatchers = 1024;
+
+  // UNAVAILABLE after EndWatches, RESOURCE_EXHAUSTED beyond kMaxWatchers: it is not watched.
+  grpc::Status Add(const std::shared_ptr<HealthWatcher>& watcher);
   void Remove(const HealthWatcher* watcher);
   // Ends all Watch calls, those that come later too.
   void EndWatches();

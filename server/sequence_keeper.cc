@@ -108,6 +108,8 @@ absl::Status SequenceKeeper::SyncFolder() {
   return ::fsync(folder_.get()) == 0 ? absl::OkStatus() : Failed("sync the folder of", path_);
 }
 
+void SequenceKeeper::Abandon() const { ::unlink(SequenceFileWriter::TemporaryName(path_).c_str()); }
+
 absl::Status SequenceKeeper::Keep(Engine& engine) {
   if (!taken_back_) return absl::OkStatus();
   const absl::Time begun = Clock::Real()->Now();

@@ -12,7 +12,7 @@
 
 namespace pleiad {
 
-// Used by one thread at a time. Every call blocks on the disk.
+// Used by one thread at a time, Abandon aside. Every call blocks on the disk.
 class SequenceKeeper {
  public:
   // Owns the folder, until destroyed, against other servers: two that share one would each take the other's sequences.
@@ -31,6 +31,8 @@ class SequenceKeeper {
   // file which was not taken back stays. Unavailable when it cannot be written, Internal when the device is lost: the
   // sequences end with the process then, and no part of a file is left.
   absl::Status Keep(Engine& engine);
+  // While another thread is in Keep, which must not go on: removes what it has written. The process ends.
+  void Abandon() const;
 
  private:
   SequenceKeeper(const std::string& state_dir, UniqueFd folder);

@@ -29,7 +29,8 @@ Server::Server(const ServerFlags& flags, ServerDeps deps, ModelSummary summary, 
       clock_(deps.clock != nullptr ? deps.clock : Clock::Real()),
       loader_(std::move(deps.loader)),
       on_ready_(std::move(deps.on_ready)),
-      hard_exit_(deps.hard_exit ? std::move(deps.hard_exit) : [] { std::_Exit(kExitUnanswered); }),
+      hard_exit_(deps.hard_exit ? std::move(deps.hard_exit)
+                                : [this] { std::_Exit(keeping_ ? kExitStateLost : kExitUnanswered); }),
       summary_(std::move(summary)),
       state_(limits, clock_, std::move(regions), flags.access) {
   metrics_info_.version = kServerVersion;
@@ -320,6 +321,7 @@ int Server::Stop(int exit_code) {
       if (clock_->Now() >= stop_limit_) {
         spdlog::critical("stopping takes longer than it may: giving up");
         spdlog::default_logger()->flush();
+        if (keeping_) keeper_->Abandon();
         hard_exit_();
         return;
       }
@@ -373,7 +375,9 @@ void Server::LimitStop(absl::Duration limit) {
 
 int Server::KeepSequences(int exit_code) {
   LimitStop(kKeepLimit);
+  keeping_ = true;
   const absl::Status status = keeper_->Keep(*engine_);
+  keeping_ = false;
   LimitStop(kStopLimit);
   return status.ok() || exit_code != kExitDrained ? exit_code : kExitStateLost;
 }

@@ -44,7 +44,7 @@ struct ServerDeps {
   std::unique_ptr<ModelLoader> loader;
   // Called once when the server serves, on a thread of the server. May be empty.
   std::function<void(const ReadyInfo&)> on_ready;
-  // Ends the process when stopping takes longer than kStopLimit. Empty: _Exit(kExitUnanswered).
+  // Ends the process when stopping takes longer than kStopLimit. Empty: _Exit(kExitUnanswered), or of kExitStateLost.
   std::function<void()> hard_exit;
   GenericServiceFactory make_generic = {};
 };
@@ -105,6 +105,7 @@ class Server {
   Clock* const clock_;
   const std::unique_ptr<ModelLoader> loader_;
   const std::function<void(const ReadyInfo&)> on_ready_;
+  std::atomic<bool> keeping_{false};  // sequences are being written
   const std::function<void()> hard_exit_;
   const ModelSummary summary_;
   std::unique_ptr<SequenceKeeper> keeper_;  // null without --state-dir; used by the loading thread, then by Stop

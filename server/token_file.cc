@@ -79,13 +79,17 @@ std::shared_ptr<const TokenFile::Entries> TokenFile::Current() {
   MutexLock lock(&mutex_);
   const FileStamp stamp = StampOf(path_);
   if (stamp == tried_) return entries_;
+  const bool again = tried_ == FileStamp();
   tried_ = stamp;
   absl::StatusOr<Entries> entries = Read();
   if (entries.ok()) {
     entries_ = std::make_shared<const Entries>(*std::move(entries));
     spdlog::info("--{} {}: read again, {} token(s)", kFlag, path_, entries_->size());
   } else {
-    spdlog::error("{}; the tokens from before are in use", std::string(entries.status().message()));
+    // What is wrong with the machine may be over at the next call.
+    if (absl::IsUnavailable(entries.status())) tried_ = FileStamp();
+    spdlog::log(again ? spdlog::level::debug : spdlog::level::err, "{}; the tokens from before are in use",
+                std::string(entries.status().message()));
   }
   return entries_;
 }

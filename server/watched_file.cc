@@ -34,10 +34,16 @@ absl::StatusOr<std::string> ReadSmallFile(absl::string_view flag, const std::str
   const auto refuse = [&](absl::string_view rule) {
     return absl::InvalidArgumentError(absl::StrCat("--", flag, " ", path, ": ", rule));
   };
+  const auto fail = [&] {
+    const int error = errno;
+    const bool of_machine = error == EMFILE || error == ENFILE || error == ENOMEM || error == EIO;
+    const absl::Status status = refuse(std::strerror(error));
+    return of_machine ? absl::UnavailableError(status.message()) : status;
+  };
   // A pipe would keep open() waiting.
   const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   struct stat info {};
-  if (!fd.valid() || ::fstat(fd.get(), &info) != 0) return refuse(std::strerror(errno));
+  if (!fd.valid() || ::fstat(fd.get(), &info) != 0) return fail();
   if (!S_ISREG(info.st_mode)) return refuse("must be a plain file");
   if (secrecy == Secrecy::kSecret && (info.st_mode & (S_IROTH | S_IWOTH)) != 0) {
     return refuse("others can read or write it; it holds secrets (chmod o= takes that away)");
@@ -47,7 +53,7 @@ absl::StatusOr<std::string> ReadSmallFile(absl::string_view flag, const std::str
   while (size < bytes.size()) {
     const ssize_t got = ::read(fd.get(), bytes.data() + size, bytes.size() - size);
     if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return refuse(std::strerror(errno));
+    if (got < 0) return fail();
     if (got == 0) break;
     size += static_cast<size_t>(got);
   }

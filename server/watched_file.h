@@ -24,9 +24,9 @@ FileStamp StampOf(const std::string& path);
 
 enum class Secrecy : uint8_t { kPublic, kSecret };
 
-// The whole file, at most 1 MiB. Blocks. InvalidArgument naming `flag`, the path and the rule: it cannot be read, is no
-// plain file, is too large, or is a secret that others (not its owner, not its group) can read. Never names its
-// content.
+// The whole file, at most 1 MiB. Blocks. Naming `flag`, the path and the rule, Unavailable: the machine cannot read it
+// now; InvalidArgument: it cannot be read, is no plain file, is too large, or is a secret that others (not its owner,
+// not its group) can read. Never names its content.
 absl::StatusOr<std::string> ReadSmallFile(absl::string_view flag, const std::string& path, Secrecy secrecy);
 
 }  // namespace pleiad

@@ -26,7 +26,7 @@ absl::StatusOr<ReplicatedCore::SitePtr> ReplicatedCore::AwaitSite() {
 }
 
 template <typename Call>
-auto ReplicatedCore::OnSite(const RecordPtr& record, Call call) -> decltype(call(*record->handle)) {
+auto ReplicatedCore::OnSite(const RecordPtr& record, Call call) -> decltype(call(record->handle)) {
   for (uint32_t losses = 0;; ++losses) {
     SitePtr site;
     std::shared_ptr<Sequence> handle;
@@ -38,8 +38,12 @@ auto ReplicatedCore::OnSite(const RecordPtr& record, Call call) -> decltype(call
       site = *std::move(found);
       handle = record->handle;
     }
-    auto result = call(*handle);
-    const Verdict verdict = result.ok() ? Verdict::kFinal : Judge(StatusOf(result));
+    auto result = call(handle);
+    Verdict verdict = result.ok() ? Verdict::kFinal : Judge(StatusOf(result));
+    if (absl::IsDeadlineExceeded(StatusOf(result)) && on()) {
+      MutexLock lock(&mutex_);
+      if (IsGone(site)) verdict = Verdict::kLost;
+    }
     if (verdict == Verdict::kFinal || !on() || losses == options_.max_losses_of_a_step) return result;
     MutexLock lock(&mutex_);
     if (record->handle != handle) continue;
@@ -49,6 +53,15 @@ auto ReplicatedCore::OnSite(const RecordPtr& record, Call call) -> decltype(call
       Forget(record.get());
     }
   }
+}
+
+bool ReplicatedCore::IsGone(const SitePtr& site) {
+  if (site == site_ && !lost_) {
+    probe_ = true;
+    work_.NotifyAll();
+    while (probe_ && site == site_ && !lost_ && !stopping_) changed_.Wait(&mutex_);
+  }
+  return lost_ || site != site_;
 }
 
 absl::Status ReplicatedCore::Adopt(ReplicatedRecord* record, Sequence* sequence,
@@ -88,10 +101,9 @@ absl::StatusOr<ReplicatedCore::RecordPtr> ReplicatedCore::Open(const OpenOptions
     } else {
       status = opened.status();
     }
-    if (!status.ok() && (!absl::IsUnavailable(status) || !on() || losses == options_.max_losses_of_a_step)) {
-      return status;
-    }
     MutexLock lock(&mutex_);
+    const bool gone = absl::IsUnavailable(status) || (absl::IsDeadlineExceeded(status) && on() && IsGone(site));
+    if (!status.ok() && (!gone || !on() || losses == options_.max_losses_of_a_step)) return status;
     if (status.ok() && site == site_ && !holding_) {
       record->handle = std::make_shared<Sequence>(*std::move(opened));
       record->site = site->number;
@@ -115,29 +127,38 @@ absl::StatusOr<ReplicatedCore::RecordPtr> ReplicatedCore::Open(const OpenOptions
 
 absl::StatusOr<SequenceSnapshot> ReplicatedCore::Snapshot(const RecordPtr& record,
                                                           std::optional<uint32_t> layer_index) {
-  return OnSite(record, [&](Sequence& handle) { return handle.Snapshot(layer_index); });
+  return OnSite(record, [&](const std::shared_ptr<Sequence>& handle) { return handle->Snapshot(layer_index); });
 }
 
 absl::Status ReplicatedCore::Restore(const RecordPtr& record, const SequenceSnapshot& snapshot) {
-  const absl::Status restored = OnSite(record, [&](Sequence& handle) { return handle.Restore(snapshot); });
-  if (!restored.ok()) return restored;
-  MutexLock lock(&mutex_);
-  // A mover that copies the old state would bring it back.
-  while (holding_ && !stopping_) changed_.Wait(&mutex_);
-  for (const LayerAux& blob : snapshot.layers) {
-    const auto it = record->carries.find(blob.layer_index);
-    if (it == record->carries.end()) continue;
-    ReplicatedCarry& carry = it->second;
-    carry.log.Rebase(blob);
-    carry.next = carry.snapshot_at = carry.log.end();
-    carry.needs_start = false;
-    carry.lowest_start = 0;
+  std::shared_ptr<Sequence> restored;
+  while (true) {
+    const absl::Status status = OnSite(record, [&](const std::shared_ptr<Sequence>& handle) {
+      restored = handle;
+      return handle->Restore(snapshot);
+    });
+    if (!status.ok()) return status;
+    MutexLock lock(&mutex_);
+    while (holding_ && !stopping_) changed_.Wait(&mutex_);
+    if (stopping_) return absl::CancelledError("the client was closed");
+    // Else a move that overlapped has built the old state.
+    if (record->handle != restored && record->handle != nullptr) continue;
+    for (const LayerAux& blob : snapshot.layers) {
+      const auto it = record->carries.find(blob.layer_index);
+      if (it == record->carries.end()) continue;
+      ReplicatedCarry& carry = it->second;
+      carry.log.Rebase(blob);
+      carry.next = carry.snapshot_at = carry.log.end();
+      carry.needs_start = false;
+      carry.lowest_start = 0;
+    }
+    return absl::OkStatus();
   }
-  return restored;
 }
 
 absl::StatusOr<bool> ReplicatedCore::Release(const RecordPtr& record) {
-  absl::StatusOr<bool> released = OnSite(record, [](Sequence& handle) { return handle.Release(); });
+  absl::StatusOr<bool> released =
+      OnSite(record, [](const std::shared_ptr<Sequence>& handle) { return handle->Release(); });
   if (released.ok()) ReleaseLater(record);
   return released;
 }

@@ -178,13 +178,18 @@ bool ReplicatedCore::Keeps(Pending* pending, const Site* site, absl::Status* sta
   }
   if (verdict == Verdict::kLost) Lose(site);
   if (verdict == Verdict::kForgotten) {
+    bool comes_back = false;
     for (const ErrorDetail& detail : ErrorDetails(*status)) {
       if (detail.reason != Reason::kSequenceUnknown) continue;
       for (size_t i = 0; i < pending->records.size(); ++i) {
         if (pending->records[i] == nullptr || detail.segment.value_or(i) != i) continue;
-        Forget(pending->records[i].get());
+        comes_back |= Forget(pending->records[i].get());
       }
     }
+    if (!comes_back) return false;
+    // Opened there once more, and unknown again: behind a balancer the stream may end at another replica than the
+    // calls.
+    if (++pending->forgotten > 1) Lose(site);
   }
   if (verdict != Verdict::kFinal) {
     if (++pending->losses <= options_.max_losses_of_a_step) return true;
@@ -241,11 +246,12 @@ void ReplicatedCore::Lose(const Site* site) {
   work_.NotifyAll();
 }
 
-void ReplicatedCore::Forget(ReplicatedRecord* record) {
-  if (record->released || stopping_) return;
+bool ReplicatedCore::Forget(ReplicatedRecord* record) {
+  if (record->released || stopping_) return false;
   record->gone = true;
   forgotten_ = holding_ = true;
   work_.NotifyAll();
+  return true;
 }
 
 }  // namespace pleiad::client::internal

@@ -97,6 +97,7 @@ class ReplicatedCore {
     std::vector<bool> rewinds;                     // of its segments
     bool out = false;
     uint32_t losses = 0;
+    uint32_t forgotten = 0;  // of `losses`, those where the replica had no such sequence
 
     // The carry of segment `i` that the step moves; null where it moves none.
     ReplicatedCarry* carry(size_t i) const;
@@ -119,14 +120,17 @@ class ReplicatedCore {
   void WantSnapshot(const RecordPtr& record, uint32_t layer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Of the site's own loss, or of a sequence there: holds steps back and wakes the mover.
   void Lose(const Site* site) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void Forget(ReplicatedRecord* record) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // False: the sequence was released, and nobody will build it.
+  bool Forget(ReplicatedRecord* record) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // replicated_calls.cc
   // The site, once steps may go there; asks for a move when there is none.
   absl::StatusOr<SitePtr> AwaitSite() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // What `call` says of the record's handle; called again where the sequence lives when it was lost meanwhile.
   template <typename Call>
-  auto OnSite(const RecordPtr& record, Call call) -> decltype(call(*record->handle));
+  auto OnSite(const RecordPtr& record, Call call) -> decltype(call(record->handle));
+  // Has the mover look after a site that has not answered a call in time. True: it is lost, or was left meanwhile.
+  bool IsGone(const SitePtr& site) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Fills in the carries of a sequence that has been opened.
   absl::Status Adopt(ReplicatedRecord* record, Sequence* sequence, const std::vector<LayerAux>& layers) const;
   // Takes snapshots, and ends what may block when it ends.
@@ -147,6 +151,9 @@ class ReplicatedCore {
   void Mend() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void SendWaiting() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void FailWaiting(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Of the waiting steps those that name a sequence which the site has forgotten.
+  void FailForgotten(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Fail(PendingList failed, const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Discard(std::shared_ptr<void> garbage) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // replicated_build.cc; they block, on the mover's thread or in Start.
@@ -177,6 +184,7 @@ class ReplicatedCore {
   bool lost_ ABSL_GUARDED_BY(mutex_) = false;
   bool forgotten_ ABSL_GUARDED_BY(mutex_) = false;
   bool draining_ ABSL_GUARDED_BY(mutex_) = false;
+  bool probe_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Time drain_at_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();  // no sooner
   uint64_t drain_tries_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::Time lost_at_ ABSL_GUARDED_BY(mutex_);

@@ -85,10 +85,13 @@ void ReplicatedCore::AwaitWork() {
     const absl::Time now = Now();
     if (draining_ && drain_at_ <= now) return;
     const bool awaits = site_ != nullptr && out_ > 0;
-    if (on() && awaits && now - heard_ >= options_.stall_timeout) {
+    if (on() && site_ != nullptr && (probe_ || (awaits && now - heard_ >= options_.stall_timeout))) {
       Probe();
+      probe_ = false;
+      changed_.NotifyAll();
       continue;
     }
+    probe_ = false;
     absl::Time until = (awaits ? heard_ : now) + options_.stall_timeout;
     if (draining_) until = std::min(until, drain_at_);
     work_.WaitUntil(&mutex_, Steady(until));
@@ -230,7 +233,12 @@ void ReplicatedCore::Mend() {
   mutex_.Unlock();
   const absl::Status status = BuildAll(site);
   mutex_.Lock();
-  if (!status.ok()) Lose(site.get());
+  if (absl::IsResourceExhausted(status)) {
+    // The site is well, and the others' sequences are there: one that expired finds no room now.
+    FailForgotten(status);
+  } else if (!status.ok()) {
+    Lose(site.get());
+  }
   if (!lost_) SendWaiting();
 }
 
@@ -255,6 +263,23 @@ void ReplicatedCore::FailWaiting(const absl::Status& status) {
     if (!it->out) failed.splice(failed.end(), pending_, it);
     it = next;
   }
+  Fail(std::move(failed), status);
+}
+
+void ReplicatedCore::FailForgotten(const absl::Status& status) {
+  PendingList failed;
+  for (auto it = pending_.begin(); it != pending_.end();) {
+    const auto next = std::next(it);
+    const bool gone = std::any_of(it->records.begin(), it->records.end(),
+                                  [](const RecordPtr& record) { return record != nullptr && record->gone; });
+    if (!it->out && gone) failed.splice(failed.end(), pending_, it);
+    it = next;
+  }
+  counters_.failures += failed.size();
+  Fail(std::move(failed), status);
+}
+
+void ReplicatedCore::Fail(PendingList failed, const absl::Status& status) {
   ++out_;
   for (Pending& pending : failed) {
     Settle(&pending, status);

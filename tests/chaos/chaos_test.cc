@@ -48,7 +48,7 @@ TEST(ChaosTest, StoppedAndContinuedServers) {
   Cluster cluster;
   std::mt19937 random(2);
   client::ReplicatedOptions options = Cluster::Options();
-  options.stall_timeout = options.rpc_timeout = options.connect_timeout = absl::Milliseconds(500);
+  options.stall_timeout = options.rpc_timeout = options.connect_timeout = absl::Milliseconds(1500);
   ASSERT_NO_FATAL_FAILURE(cluster.StartLoad(options));
   for (int i = 0; i < stops; ++i) {
     cluster.load().AwaitSteps(64 + random() % 2000);

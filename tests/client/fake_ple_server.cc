@@ -141,6 +141,16 @@ bool FakePleServer::Load(const v1::LayerAux& layer, Sequence* sequence) {
   return true;
 }
 
+void FakePleServer::ExpireOldest() {
+  MutexLock lock(&mutex_);
+  sequences_.erase(sequences_.begin());
+}
+
+void FakePleServer::SetFull(bool full) {
+  MutexLock lock(&mutex_);
+  full_ = full;
+}
+
 grpc::Status FakePleServer::OpenSequence(grpc::ServerContext* context, const v1::OpenSequenceRequest* request,
                                          v1::OpenSequenceResponse* out) {
   Note("OpenSequence", *context);
@@ -152,6 +162,7 @@ grpc::Status FakePleServer::OpenSequence(grpc::ServerContext* context, const v1:
     return grpc::Status::OK;
   }
   if (draining_) return ToGrpc(context, Refused(grpc::UNAVAILABLE, "draining", v1::REASON_DRAINING));
+  if (full_) return ToGrpc(context, Refused(grpc::RESOURCE_EXHAUSTED, "full", v1::REASON_CARRIES_FULL));
   Sequence sequence;
   sequence.client_key = request->client_key();
   for (uint32_t layer : options_.layers) sequence.carries.emplace(layer, FakeCarry(options_.channels));

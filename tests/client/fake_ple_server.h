@@ -71,6 +71,10 @@ class FakePleServer final : public v1::Ple::Service {
   void Stop();
   // As a server that was started anew: no sequences, not draining.
   void Forget();
+  // The sequence that was opened before all others expires.
+  void ExpireOldest();
+  // Opening fails for want of room.
+  void SetFull(bool full);
   // `x-pleiad-affinity` of the last call of each method; "" without one.
   std::map<std::string, std::string> affinities();
 
@@ -109,6 +113,7 @@ class FakePleServer final : public v1::Ple::Service {
   uint64_t next_id_ ABSL_GUARDED_BY(mutex_) = 1000;
   int fail_steps_ ABSL_GUARDED_BY(mutex_) = 0;
   bool draining_ ABSL_GUARDED_BY(mutex_) = false;
+  bool full_ ABSL_GUARDED_BY(mutex_) = false;
   std::map<std::string, std::string> affinities_ ABSL_GUARDED_BY(mutex_);
 };
 

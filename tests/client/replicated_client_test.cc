@@ -204,7 +204,7 @@ TEST_F(ReplicatedClientTest, AServerThatStopsIsLeftAndOneThatIsBackEmptyIsUsedAg
 
 TEST_F(ReplicatedClientTest, SequencesThatAServerHasForgottenAreBuiltThereAgain) {
   ReplicatedOptions options = Options();
-  options.reconnect_timeout = absl::Minutes(1);
+  options.reconnect_timeout = options.rpc_timeout = absl::Minutes(1);
   const auto client = Connect(options);
   Twins one(client.get(), &calm_, 6), other(client.get(), &calm_, 7);
   const size_t replica = client->replica();
@@ -331,6 +331,46 @@ TEST_F(ReplicatedClientTest, WhatCannotBeSentElsewhereIsRefused) {
   EXPECT_TRUE(absl::IsFailedPrecondition(client->Run(StepOf(from), {&sequence}).status()));
   EXPECT_TRUE(client->Run(StepOf(from), {&moved}).ok());
   EXPECT_TRUE(client->Run(StepOf(from), {nullptr}).ok()) << "a throw-away carry";
+}
+
+TEST_F(ReplicatedClientTest, AStepWhoseSequenceIsReleasedMeanwhileIsAnswered) {
+  const auto client = Connect(Options());
+  std::mt19937 random(14);
+  for (int i = 0; i < 200; ++i) {
+    std::optional<ReplicatedSequence> sequence = *client->OpenSequence();
+    const TestStep from = RandomStep(&random, 3);
+    auto answer = client->Submit(StepOf(from), {&*sequence});
+    sequence.reset();
+    const absl::Status status = answer.get().status();
+    EXPECT_TRUE(status.ok() || absl::IsNotFound(status) || absl::IsFailedPrecondition(status)) << status;
+  }
+  client->Drain();
+  EXPECT_EQ(client->counters().moves, 0u);
+}
+
+TEST_F(ReplicatedClientTest, ASequenceThatExpiredAndFindsNoRoomFailsAloneAndIsBuiltOnceThereIs) {
+  const auto client = Connect(Options());
+  std::mt19937 random(15);
+  ReplicatedSequence one = *client->OpenSequence(), other = *client->OpenSequence();
+  const TestStep from = RandomStep(&random, 3);
+  ASSERT_TRUE(client->Run(StepOf(from), {&one}).ok());
+  ASSERT_TRUE(client->Run(StepOf(from), {&other}).ok());
+  FakePleServer& server = Serving(*client);
+  server.ExpireOldest();
+  server.SetFull(true);
+  Step again = StepOf(from);
+  again.segments[0].position = one.position(kLayer);
+  for (int i = 0; i < 3; ++i) {
+    const absl::Status status = client->Run(again, {&one}).status();
+    EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+    EXPECT_TRUE(client->Run(StepOf(from), {&other}).ok());
+  }
+  server.SetFull(false);
+  const absl::StatusOr<StepResult> result = client->Run(again, {&one});
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_EQ(result->segments[0].position, 6u);
+  EXPECT_EQ(client->counters().moves, 0u);
+  EXPECT_GE(client->counters().mended, 1u);
 }
 
 TEST(ReplicatedOptionsTest, ABadMemberIsRefusedByName) {

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <utility>
 
 #include "tests/e2e/access_fixture.h"
 #include "tests/support/status_matchers.h"
@@ -38,7 +39,9 @@ TEST(ClientShare, IsOfEachToken) {
   ASSERT_THAT(second, IsOk());
   EXPECT_THAT(alice.OpenSequence(),
               FailsWith(kOver, "token alice: 2 sequences: at most 2 sequences (--client-max-sequences)"));
-  EXPECT_THAT(alice.OpenSequence({.client_key = "first"}), IsOk()) << "one that it has";
+  auto same = alice.OpenSequence({.client_key = "first"});
+  ASSERT_THAT(same, IsOk()) << "one that it has";
+  (void)std::move(*same).Detach();
   EXPECT_THAT(bob.OpenSequence(), IsOk());
   ASSERT_THAT(second->Release(), IsOk());
   EXPECT_THAT(alice.OpenSequence(), IsOk());

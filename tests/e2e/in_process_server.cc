@@ -1,5 +1,7 @@
 #include "tests/e2e/in_process_server.h"
 
+#include <gtest/gtest.h>
+
 #include <climits>
 #include <cstdio>
 #include <cstdlib>
@@ -38,7 +40,7 @@ InProcessServer::InProcessServer(const std::string& model, const std::function<v
                                         .loader = std::make_unique<CheckpointLoader>(flags, clock, std::move(cache),
                                                                                      std::move(parts.wrap_device)),
                                         .on_ready = nullptr,
-                                        .hard_exit = nullptr,
+                                        .hard_exit = [] { ADD_FAILURE() << "the stop limit has passed"; },
                                         .make_generic = std::move(parts.make_generic)}));
   if (const absl::Status loaded = server_->WaitUntilLoaded(); !loaded.ok()) {
     std::fprintf(stderr, "%s\n", loaded.ToString().c_str());

@@ -120,7 +120,7 @@ TEST(Admission, AClientsCallsAreRefusedAtItsOwnBound) {
   EXPECT_FALSE(admission.TryAdmit(1, &client, &met));
   EXPECT_EQ(met, Admission::Limit::kClientRequests);
   EXPECT_EQ(admission.used(client).requests, 2u);
-  EXPECT_EQ(full, 0) << "others hold nothing that it waits for";
+  EXPECT_GT(full, 0) << "its answers may lie unread";
 }
 
 TEST(Admission, StreamsOfAClientWaitForItsOwnBound) {
@@ -132,7 +132,7 @@ TEST(Admission, StreamsOfAClientWaitForItsOwnBound) {
   EXPECT_TRUE(admission.TryAdmit(1, &client));
   EXPECT_FALSE(admission.AdmitOrWait(&b, 1, [&room] { ++room; }));
   EXPECT_TRUE(admission.AdmitOrWait(&other, 1, [] {})) << "past one that waits for its client";
-  EXPECT_FALSE(admission.OthersAreWaitedFor());
+  EXPECT_TRUE(admission.OthersAreWaitedFor()) << "for another stream of its client, which may lie unread";
   admission.Release(&a, 1);
   EXPECT_EQ(room, 1);
   EXPECT_FALSE(admission.AdmitOrWait(&a, 1, [&room] { ++room; }));

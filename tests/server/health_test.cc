@@ -62,7 +62,7 @@ TEST(Health, ATableThatFailedWhileLoadingIsRemembered) {
 TEST(Health, WatchersLookAgainAtEachChange) {
   Health health;
   const auto watcher = std::make_shared<Recorder>(&health);
-  health.Add(watcher);
+  EXPECT_TRUE(health.Add(watcher).ok());
   health.Set(Readiness::kServing);
   health.SetTable(TableHealth::kUnreadable);
   health.SetTable(TableHealth::kReadable);
@@ -71,6 +71,22 @@ TEST(Health, WatchersLookAgainAtEachChange) {
   health.SetTable(TableHealth::kUnreadable);
   EXPECT_EQ(watcher->seen.size(), 3u);
   EXPECT_EQ(watcher->ends, 0);
+}
+
+TEST(Health, IsWatchedBySoManyAtATime) {
+  Health health;
+  std::vector<std::shared_ptr<Recorder>> watchers;
+  for (size_t i = 0; i < Health::kMaxWatchers; ++i) {
+    watchers.push_back(std::make_shared<Recorder>(&health));
+    ASSERT_TRUE(health.Add(watchers.back()).ok());
+  }
+  const auto one_more = std::make_shared<Recorder>(&health);
+  EXPECT_EQ(health.Add(one_more).error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  health.Remove(watchers.front().get());
+  EXPECT_TRUE(health.Add(one_more).ok());
+  health.EndWatches();
+  EXPECT_EQ(one_more->ends, 1);
+  EXPECT_EQ(health.Add(watchers.front()).error_code(), grpc::StatusCode::UNAVAILABLE);
 }
 
 }  // namespace
