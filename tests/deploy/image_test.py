@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import unittest
+import urllib.request
 
 from live_server import GOLDEN, ROOT, end_with
 
@@ -31,7 +32,13 @@ def why_not():
         return f"not installed: {missing}"
     with tempfile.TemporaryDirectory() as folder:
         mounted = subprocess.run(["unshare", "--mount", "mount", "-t", "tmpfs", "none", folder], capture_output=True)
-    return f"this sandbox lets nobody mount: {mounted.stderr}" if mounted.returncode else None
+    if mounted.returncode:
+        return f"this sandbox lets nobody mount: {mounted.stderr}"
+    try:
+        urllib.request.urlopen(f"{mirror()}/dists/bookworm/Release").close()
+    except OSError as error:
+        return f"no package archive at {mirror()}: {error}"
+    return None
 
 
 def mirror():
