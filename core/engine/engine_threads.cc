@@ -1,4 +1,4 @@
-// The engine's threads: device, completion, timer; start and stop.
+// The engine's threads: device, completion, timer (engine_ready.cc: clients); start and stop.
 #include <algorithm>
 #include <utility>
 
@@ -12,6 +12,8 @@ CarryShape ShapeOf(const EngineModel& model, const EngineOptions& options) {
   const Geometry& geometry = model.config.geometry;
   return {geometry.context_len(), geometry.state_len(), options.rollback_tokens, model.config.eos_token_id};
 }
+
+bool WaitsForClient(const Op& op) { return op.kind == OpKind::kStep && static_cast<const StepOp&>(op).awaits_client; }
 
 }  // namespace
 
@@ -33,6 +35,7 @@ EngineImpl::EngineImpl(const EngineOptions& options, EngineModel model, std::uni
   threads_.emplace_back([this] { DeviceLoop(); });
   threads_.emplace_back([this] { CompletionLoop(); });
   threads_.emplace_back([this] { TimerLoop(); });
+  threads_.emplace_back([this] { ReadyLoop(); });
 }
 
 EngineImpl::~EngineImpl() { Stop(); }
@@ -122,7 +125,8 @@ void EngineImpl::Expire(Section& section) {
     op->timed = false;
     Outcome outcome;
     outcome.code = absl::StatusCode::kDeadlineExceeded;
-    outcome.message = "timeout_ms passed before the step began";
+    outcome.message = WaitsForClient(*op) ? "the ready event of its memory was not done in time"
+                                          : "timeout_ms passed before the step began";
     Abort(section, op, std::move(outcome));
   }
   while (sequences_.in_use() > 0) {
@@ -184,6 +188,7 @@ uint64_t EngineImpl::Stop() {
     exit_threads_ = true;
     device_cv_.NotifyAll();
     timer_cv_.NotifyAll();
+    ready_cv_.NotifyAll();
   }
   threads_[0].join();
   {
@@ -193,6 +198,7 @@ uint64_t EngineImpl::Stop() {
   }
   threads_[1].join();
   threads_[2].join();
+  threads_[3].join();
   Section section(this);
   while (sequences_.in_use() > 0) EndSequence(section, sequences_.by_use().front(), stats_.closed_stopped);
   return not_run;

@@ -59,6 +59,9 @@ class FakeEngine final : public Engine {
   const EngineModel& model() const override { return model_; }
   const DeviceInfo& device_info() const override { return device_; }
   const char* table_mode() const override { return "resident"; }
+  absl::StatusOr<std::shared_ptr<ClientMemory>> ImportMemory(const ClientMemoryHandles&) override {
+    return absl::UnimplementedError("device fake: has no memory that clients can share");
+  }
   void Open(OpenRequest request, std::function<void(OpenResult)> done) override;
   StepId Submit(StepRequest request, std::function<void(StepResult)> done) override;
   void Cancel(StepId step) override;
