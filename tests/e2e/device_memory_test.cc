@@ -89,6 +89,7 @@ class DeviceMemoryTest : public ::testing::Test {
                           [this](ServerFlags& flags) {
                             flags.batch_invariant = true;
                             flags.max_tokens = 32;
+                            flags.read_timeout = absl::Hours(1);  // no test waits for it
                             flags.allow_client_regions = true;
                             flags.shm_dir = shm_.path();
                           },
