@@ -18,7 +18,6 @@
 #include "core/base/mutex.h"
 #include "core/base/random_ids.h"
 #include "core/base/unique_fd.h"
-#include "core/device/client_memory.h"
 #include "core/engine/engine.h"
 #include "core/engine/failure.h"
 #include "pleiad/v1/ple.pb.h"

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "core/base/mutex.h"
 #include "core/device/device.h"
 #include "core/device/import_table.h"
@@ -19,9 +20,7 @@ inline constexpr char kFakeGpu[] = "GPU-00000000-1111-2222-3333-444444444444";
 
 // 64 bytes that begin with `name`.
 inline std::string FakeHandle(const std::string& name) {
-  std::string handle = name;
-  handle.resize(kIpcHandleBytes, '.');
-  return handle;
+  return absl::StrCat(name, std::string(kIpcHandleBytes - name.size(), '.'));
 }
 
 // Thread-safe.

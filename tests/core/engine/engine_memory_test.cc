@@ -139,7 +139,7 @@ TEST(EngineMemory, TheTimeToBecomeReadyIsNotTheTimeToRun) {
 TEST(EngineMemory, CancelAndStopEndTheWait) {
   for (const bool stop : {false, true}) {
     Harness h;
-    const SequenceId a = h.Open().sequence;
+    const SequenceId a = h.Open().sequence, b = h.Open().sequence;
     const auto memory = std::make_shared<FakeMemory>();
     memory->Set(false);
     StepId id;
@@ -151,6 +151,16 @@ TEST(EngineMemory, CancelAndStopEndTheWait) {
       h.engine->Cancel(id);
     }
     EXPECT_EQ(step.Get().outcome.code, stop ? absl::StatusCode::kUnavailable : absl::StatusCode::kCancelled);
+    if (stop) continue;
+    // Ready too late; another step is asked for meanwhile.
+    memory->Set(true);
+    const auto other = std::make_shared<FakeMemory>();
+    other->Set(false);
+    StepRequest late = InMemory(h, b, {1}, other);
+    late.timeout = absl::Seconds(1);
+    EXPECT_FALSE(AdvanceUntil(h, h.Submit(std::move(late)), absl::Milliseconds(1)).outcome.ok());
+    EXPECT_TRUE(h.Step(h.Request(a, {1}, 0)).outcome.ok());
+    EXPECT_EQ(h.device->WaitForBatches(1).size(), 1u);
   }
 }
 
