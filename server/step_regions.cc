@@ -18,6 +18,11 @@ bool TakesItsPlace(const v1::ForwardRequest& request) {
   return request.highway().has_region() && !request.output().has_region() && request.mode() == v1::MODE_FORWARD;
 }
 
+bool NamesMemory(const v1::RegionRef& ref, const RegionAccess& access) {
+  const std::shared_ptr<const Region> region = access.table == nullptr ? nullptr : access.table->Find(ref.region_id());
+  return region != nullptr && region->memory() != nullptr;
+}
+
 // What the device asks of addresses.
 constexpr uint64_t kDeviceAlignment = 16;
 
@@ -31,9 +36,15 @@ Outcome Gone(const char* field, const absl::Status& status) {
 
 }  // namespace
 
-uint64_t RegionBytes(const v1::ForwardRequest& request, const ServiceLimits& limits) {
+uint64_t BytesBeside(const v1::ForwardRequest& request, const ServiceLimits& limits, const RegionAccess& access) {
   uint64_t bytes = 0;
-  if (request.highway().has_region() && !TakesItsPlace(request)) bytes += InputBytes(request, limits);
+  // Where one tensor lies in device memory the other does, or the step is refused.
+  const bool in_memory = (request.highway().has_region() && NamesMemory(request.highway().region(), access)) ||
+                         (request.output().has_region() && NamesMemory(request.output().region(), access));
+  if (!in_memory) {
+    bytes += OutputBytes(request, limits);
+    if (request.highway().has_region() && !TakesItsPlace(request)) bytes += InputBytes(request, limits);
+  }
   const uint64_t tokens = SumTokens(request);
   if (request.has_token_region() && tokens <= limits.max_tokens) bytes += tokens * 4;
   return bytes;

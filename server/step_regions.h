@@ -22,9 +22,9 @@ struct RegionAccess {
   const char* refusal = "";  // reads after the name of a field
 };
 
-// Bytes that a step's regions hold beside its message: of what is read, and of an output that does not take the place
-// of its input. 0 for what will be refused.
-uint64_t RegionBytes(const v1::ForwardRequest& request, const ServiceLimits& limits);
+// Bytes that a step's tensors and regions hold beside its message: of the output, and of what is read from files, where
+// an output may take the place of its input. Tensors in device memory hold none. 0 for what will be refused.
+uint64_t BytesBeside(const v1::ForwardRequest& request, const ServiceLimits& limits, const RegionAccess& access);
 
 // Its calls come one after another.
 class StepRegions {

@@ -187,6 +187,42 @@ TEST_F(DeviceMemoryTest, AStepWaitsForTheReadyEventAndNoLongerThanItsTime) {
   EXPECT_TRUE(result.ok()) << result.status();
 }
 
+TEST_F(DeviceMemoryTest, ItsTensorsTakeNothingOfTheBytesInFlight) {
+  const uint64_t bytes = 32 * kTokenBytes;
+  InProcessServer small(
+      model_->path(),
+      [this](ServerFlags& flags) {
+        flags.max_tokens = 32;
+        flags.read_timeout = absl::Hours(1);
+        flags.max_inflight_bytes = 50'000;  // one inline step of this size fits, two do not
+        flags.allow_client_regions = true;
+        flags.shm_dir = shm_.path();
+      },
+      nullptr, {}, Parts());
+  client::Client client = small.Connect();
+  const auto memory = client.ShareDeviceMemory(Handles());
+  ASSERT_TRUE(memory.ok()) << memory.status();
+  const auto waiting = *client.OpenSequence(), other = *client.OpenSequence();
+  const auto stream = *client.OpenStream();
+  const Passage passage = RandomPassage(random_, 32, client.model());
+  client::Step step = StepOf(waiting, passage, 0, 32);
+  step.highway.data = {};
+  step.highway.region = (*memory)->Span(0, bytes);
+  step.output_region = (*memory)->Span(kBytes / 2, bytes);
+  world_.Set("gpu.ready", false);
+  std::promise<absl::StatusOr<client::StepResult>> answer;
+  const uint64_t asked = world_.At("gpu.ready").asked;
+  stream->Submit(step, [&](absl::StatusOr<client::StepResult> result) { answer.set_value(std::move(result)); });
+  world_.WaitForAsks("gpu.ready", asked + 2);
+  grpc::ClientContext context;
+  v1::ForwardResponse response;
+  const grpc::Status status =
+      small.stub().Forward(&context, RequestOf(static_cast<uint64_t>(other.id()), passage), &response);
+  EXPECT_TRUE(status.ok()) << status.error_message();
+  world_.Set("gpu.ready", true);
+  EXPECT_TRUE(answer.get_future().get().ok());
+}
+
 TEST_F(DeviceMemoryTest, ItOutlivesItsStreamUntilTheLastStepEnds) {
   auto memory = Share();
   ASSERT_NE(memory, nullptr);
