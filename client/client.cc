@@ -48,6 +48,10 @@ absl::StatusOr<std::unique_ptr<SharedRegion>> Client::ShareMemory(const std::str
   return SharedRegion::Create(connection_, shm_dir, bytes);
 }
 
+absl::StatusOr<std::unique_ptr<SharedDeviceMemory>> Client::ShareDeviceMemory(const DeviceMemoryHandles& handles) {
+  return SharedDeviceMemory::Create(connection_, handles);
+}
+
 absl::StatusOr<std::unique_ptr<StepStream>> Client::OpenStream(const StreamOptions& options) {
   if (absl::Status s = options.Validate(); !s.ok()) return s;
   return StepStream::Create(connection_, model_, options);

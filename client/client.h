@@ -15,6 +15,7 @@
 #include "absl/status/statusor.h"
 #include "client/client_options.h"
 #include "client/sequence.h"
+#include "client/shared_device_memory.h"
 #include "client/shared_region.h"
 #include "client/step_stream.h"
 #include "client/types.h"
@@ -54,6 +55,10 @@ class Client {
   // other has its name. Over a Unix socket, to a server with --allow-client-regions (else Unimplemented). As
   // SharedRegion::Create.
   absl::StatusOr<std::unique_ptr<SharedRegion>> ShareMemory(const std::string& shm_dir, uint64_t bytes);
+
+  // Memory of the server's GPU for highways and outputs of steps, which must both lie there. Else as ShareMemory, with
+  // SharedDeviceMemory::Create.
+  absl::StatusOr<std::unique_ptr<SharedDeviceMemory>> ShareDeviceMemory(const DeviceMemoryHandles& handles);
 
   // InvalidArgument on bad options. Connects when the first step is submitted.
   absl::StatusOr<std::unique_ptr<StepStream>> OpenStream(const StreamOptions& options = {});

@@ -98,6 +98,8 @@ class Connection {
   virtual std::unique_ptr<StepConnection> OpenStream() = 0;
   // The first `bytes` of a file of the server's --shm-dir. It lives no longer than this.
   virtual absl::StatusOr<std::unique_ptr<RegionLease>> AttachFile(const std::string& path, uint64_t bytes) = 0;
+  // Likewise.
+  virtual absl::StatusOr<std::unique_ptr<RegionLease>> AttachDeviceMemory(const DeviceMemoryHandles& handles) = 0;
 };
 
 // A gRPC connection, with the message limits that the server's own limits call for. Blocks until the server has

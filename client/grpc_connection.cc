@@ -218,13 +218,29 @@ class GrpcConnection final : public Connection {
     request.set_kind(v1::REGION_KIND_SHM_FILE);
     request.set_path(path);
     request.set_bytes(bytes);
+    return Attach(request);
+  }
+
+  absl::StatusOr<std::unique_ptr<RegionLease>> AttachDeviceMemory(const DeviceMemoryHandles& handles) override {
+    v1::AttachRegionsRequest request;
+    request.set_kind(v1::REGION_KIND_CUDA_IPC);
+    request.set_memory_handle(handles.memory);
+    request.set_gpu_uuid(handles.gpu_uuid);
+    request.set_ready_event(handles.ready_event);
+    request.set_done_event(handles.done_event);
+    request.set_offset(handles.offset);
+    request.set_bytes(handles.bytes);
+    return Attach(request);
+  }
+
+ private:
+  absl::StatusOr<std::unique_ptr<RegionLease>> Attach(const v1::AttachRegionsRequest& request) {
     auto stream = std::make_unique<internal::RegionStream>(stub_.get(), access_.get());
     const absl::Time deadline = absl::Now() + std::min(options_.rpc_timeout, absl::Hours(24));
     if (absl::Status s = stream->Attach(request, absl::ToChronoTime(deadline)); !s.ok()) return s;
     return stream;
   }
 
- private:
   struct ReleaseCall {
     grpc::ClientContext context;
     v1::ReleaseResponse response;

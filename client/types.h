@@ -68,7 +68,18 @@ struct ModelInfo {
   uint32_t heads() const { return ngram_size < 2 ? 0 : (ngram_size - 1) * heads_per_ngram; }
 };
 
-// Part of a SharedRegion.
+// Part of an allocation on a GPU, as CUDA's calls for sharing between processes name it; all handles have 64 bytes.
+// This library passes them on.
+struct DeviceMemoryHandles {
+  std::string memory = {};       // cudaIpcMemHandle_t of the allocation
+  std::string gpu_uuid = {};     // as nvidia-smi -L shows it: "GPU-", then 32 hexadecimal digits in five groups
+  std::string ready_event = {};  // cudaIpcEventHandle_t that the client records
+  std::string done_event = {};   // cudaIpcEventHandle_t that the server records
+  uint64_t offset = 0;           // bytes [offset, offset + bytes) of the allocation
+  uint64_t bytes = 0;
+};
+
+// Part of a SharedRegion, or of a SharedDeviceMemory.
 struct RegionSpan {
   uint64_t region_id = 0;
   uint64_t offset = 0;

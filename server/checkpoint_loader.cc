@@ -123,6 +123,7 @@ absl::StatusOr<LoadedModel> CheckpointLoader::Load(const LoadHooks& hooks) {
                                      .max_sequences = flags_.max_sequences,
                                      .rollback_tokens = flags_.rollback_tokens,
                                      .sequence_ttl = flags_.sequence_ttl,
+                                     .ready_timeout = flags_.read_timeout,
                                      .clock = clock_};
   PLEIAD_ASSIGN_OR_RETURN(loaded.engine,
                           Engine::Create(engine_options, std::move(model), std::move(rows), std::move(device)));

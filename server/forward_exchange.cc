@@ -16,9 +16,8 @@ bool ForwardExchange::Receive(grpc::ByteBuffer* message, const ServiceLimits& li
   return parse != ForwardRequestParse::kMalformed;
 }
 
-uint64_t ForwardExchange::bytes(const ServiceLimits& limits) const {
-  return message_bytes_ + request_.SpaceUsedLong() - sizeof(request_) + OutputBytes(request_, limits) +
-         RegionBytes(request_, limits);
+uint64_t ForwardExchange::bytes(const ServiceLimits& limits, const RegionAccess& access) const {
+  return message_bytes_ + request_.SpaceUsedLong() - sizeof(request_) + BytesBeside(request_, limits, access);
 }
 
 StepRequest ForwardExchange::MakeStep(const ServiceLimits& limits, const RegionAccess& access, OutputPool* outputs) {

@@ -26,7 +26,7 @@ class ForwardExchange {
 
   const v1::ForwardRequest& request() const { return request_; }
   // What it holds of the memory for messages: the request as it came and as it is kept, and the tensor of the response.
-  uint64_t bytes(const ServiceLimits& limits) const;
+  uint64_t bytes(const ServiceLimits& limits, const RegionAccess& access = {}) const;
   // The engine's request. It points into the exchange, which stays where it is until the engine has answered.
   // `outputs` outlives the step.
   StepRequest MakeStep(const ServiceLimits& limits, const RegionAccess& access, OutputPool* outputs);

@@ -46,7 +46,7 @@ void ForwardStream::OnReadDone(bool ok) {
   }
   if (step == nullptr) return FinishIfOver();
   step->arrival = state_->clock()->Now();
-  step->bytes = step->exchange.bytes(state_->limits());
+  step->bytes = step->exchange.bytes(state_->limits(), regions_);
   const std::shared_ptr<ForwardStream> self = self_;
   if (state_->admission.AdmitOrWait(&admission_, step->bytes, [self] { self->Admitted(); })) return Admitted();
   if (IsOver()) Abandon();

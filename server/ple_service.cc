@@ -113,7 +113,7 @@ grpc::ServerUnaryReactor* PleService::Forward(grpc::CallbackServerContext* conte
     call->Complete(state_->Refusal().value_or(MalformedRequest()));
   } else if (const auto refusal = state_->Refusal()) {
     refuse(*refusal);
-  } else if (!call->Admit(exchange->bytes(state_->limits()))) {
+  } else if (!call->Admit(exchange->bytes(state_->limits(), state_->RegionsFor(context->peer())))) {
     refuse(call->refusal());
   } else {
     StepRequest step = exchange->MakeStep(state_->limits(), state_->RegionsFor(context->peer()), &state_->outputs);

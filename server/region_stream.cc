@@ -17,7 +17,7 @@ RegionStream* RegionStream::Start(ServiceState* state, grpc::CallbackServerConte
 
 void RegionStream::OnReadDone(bool ok) {
   if (!ok) return Close(Outcome());
-  const RegionTable::Attached attached = state_->regions()->Attach(request_, this);
+  const RegionTable::Attached attached = state_->regions()->Attach(request_, this, state_->engine());
   *response_.mutable_status() = ToProto(attached.outcome);
   response_.set_region_id(attached.id);
   v1::AttachRegionsRequest().Swap(&request_);  // a hostile one is large

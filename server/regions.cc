@@ -46,36 +46,45 @@ Outcome Full(const std::string& field, uint64_t value, const std::string& rule) 
                 MakeDetail(Reason::kInvalidField, field, absl::StrCat(value), rule));
 }
 
+constexpr char kFile[] = "REGION_KIND_SHM_FILE";
+constexpr char kMemory[] = "REGION_KIND_CUDA_IPC";
+
+// Fields of the other kind are unset; the span is none of nothing and can be counted.
 std::optional<Outcome> CheckFields(const v1::AttachRegionsRequest& request) {
-  if (request.kind() == v1::REGION_KIND_CUDA_IPC) {
-    return Failed(
-        absl::StatusCode::kInvalidArgument,
-        "kind REGION_KIND_CUDA_IPC: is not supported by this server; REGION_KIND_SHM_FILE is",
-        MakeDetail(Reason::kNotSupported, "kind", "REGION_KIND_CUDA_IPC", "must be REGION_KIND_SHM_FILE (1)"));
+  const bool is_file = request.kind() == v1::REGION_KIND_SHM_FILE;
+  if (!is_file && request.kind() != v1::REGION_KIND_CUDA_IPC) {
+    return Invalid("kind", absl::StrCat(static_cast<int>(request.kind())),
+                   absl::StrCat("must be ", kFile, " (1) or ", kMemory, " (2)"));
   }
-  if (request.kind() != v1::REGION_KIND_SHM_FILE) {
-    return Invalid("kind", absl::StrCat(static_cast<int>(request.kind())), "must be REGION_KIND_SHM_FILE (1)");
-  }
-  const std::pair<const char*, const std::string*> foreign[] = {{"memory_handle", &request.memory_handle()},
-                                                                {"gpu_uuid", &request.gpu_uuid()},
-                                                                {"ready_event", &request.ready_event()},
-                                                                {"done_event", &request.done_event()}};
-  for (const auto& [field, value] : foreign) {
-    if (!value->empty()) {
-      return Invalid(field, absl::StrCat(value->size(), " bytes"), "must be unset where kind is REGION_KIND_SHM_FILE");
-    }
+  struct Field {
+    const char* name;
+    const std::string* value;
+    bool of_files;
+  };
+  const Field fields[] = {{"path", &request.path(), true},
+                          {"memory_handle", &request.memory_handle(), false},
+                          {"gpu_uuid", &request.gpu_uuid(), false},
+                          {"ready_event", &request.ready_event(), false},
+                          {"done_event", &request.done_event(), false}};
+  for (const Field& field : fields) {
+    if (field.of_files == is_file || field.value->empty()) continue;
+    return Invalid(field.name, absl::StrCat(field.value->size(), " bytes"),
+                   absl::StrCat("must be unset where kind is ", is_file ? kFile : kMemory));
   }
   if (request.bytes() == 0) return Invalid("bytes", "0", "must be positive");
   if (request.bytes() > kLargestEnd || request.offset() > kLargestEnd - request.bytes()) {
     return Invalid("offset", absl::StrCat(request.offset(), " + bytes ", request.bytes()), "must stay below 2^63");
   }
   const std::string& path = request.path();
-  if (path.empty() || path.size() > kMaxPathBytes || path.find('\0') != std::string::npos) {
+  if (is_file && (path.empty() || path.size() > kMaxPathBytes || path.find('\0') != std::string::npos)) {
     return Invalid("path", absl::StrCat(path.size(), " bytes"),
                    absl::StrCat("must have 1 to ", kMaxPathBytes, " bytes, none of them 0"));
   }
   return std::nullopt;
 }
+
+// The field that a refusal of the device begins with.
+std::string FirstWord(absl::string_view message) { return std::string(message.substr(0, message.find_first_of(" :"))); }
 
 }  // namespace
 
@@ -114,6 +123,12 @@ absl::Status Region::Write(uint64_t offset, absl::Span<const std::byte> from) co
 
 bool Region::Overlaps(uint64_t offset, uint64_t bytes, const Region& other, uint64_t other_offset,
                       uint64_t other_bytes) const {
+  if (memory_ != nullptr || other.memory_ != nullptr) {
+    if (memory_ == nullptr || other.memory_ == nullptr) return false;
+    const auto at = reinterpret_cast<uintptr_t>(memory_->data()) + offset;
+    const auto other_at = reinterpret_cast<uintptr_t>(other.memory_->data()) + other_offset;
+    return at < other_at + other_bytes && other_at < at + bytes;
+  }
   if (device_ != other.device_ || inode_ != other.inode_) return false;
   const uint64_t begin = file_offset_ + offset, other_begin = other.file_offset_ + other_offset;
   return begin < other_begin + other_bytes && other_begin < begin + bytes;
@@ -160,21 +175,44 @@ std::shared_ptr<const Region> RegionTable::OpenFile(const v1::AttachRegionsReque
   return std::make_shared<Region>(std::move(fd), file.st_dev, file.st_ino, request.offset(), request.bytes());
 }
 
-std::optional<Outcome> RegionTable::CheckRoom(const Region& region, const void* owner) const {
-  size_t of_stream = 0;
-  for (const auto& [id, entry] : entries_) {
-    if (entry.owner != owner) continue;
-    ++of_stream;
-    if (region.Overlaps(0, region.bytes(), *entry.region, 0, entry.region->bytes())) {
-      return Invalid("offset", absl::StrCat("with bytes ", region.bytes()), "overlaps a region of the same stream");
-    }
+std::shared_ptr<const Region> RegionTable::OpenMemory(const v1::AttachRegionsRequest& request, Engine* engine,
+                                                      Outcome* why) {
+  const auto memory = engine->ImportMemory({.memory = request.memory_handle(),
+                                            .gpu_uuid = request.gpu_uuid(),
+                                            .ready_event = request.ready_event(),
+                                            .done_event = request.done_event(),
+                                            .offset = request.offset(),
+                                            .bytes = request.bytes()});
+  if (memory.ok()) return std::make_shared<Region>(*memory);
+  const std::string text(memory.status().message());
+  if (absl::IsUnimplemented(memory.status())) {
+    *why = Failed(absl::StatusCode::kInvalidArgument, absl::StrCat("kind ", kMemory, ": ", text),
+                  MakeDetail(Reason::kNotSupported, "kind", kMemory, text));
+  } else {
+    *why = Failed(memory.status().code(), text, MakeDetail(Reason::kInvalidField, FirstWord(text), "", text));
   }
+  return nullptr;
+}
+
+std::optional<Outcome> RegionTable::CheckCount(const void* owner) const {
+  const auto of_stream = static_cast<size_t>(std::count_if(
+      entries_.begin(), entries_.end(), [owner](const auto& entry) { return entry.second.owner == owner; }));
   if (of_stream >= limits_.of_stream) {
     return Full("regions of the stream", of_stream, absl::StrCat("at most ", limits_.of_stream));
   }
   if (entries_.size() >= limits_.regions) {
     return Full("regions", entries_.size(), absl::StrCat("at most ", limits_.regions, " of all clients"));
   }
+  return std::nullopt;
+}
+
+std::optional<Outcome> RegionTable::CheckRoom(const Region& region, const void* owner) const {
+  for (const auto& [id, entry] : entries_) {
+    if (entry.owner == owner && region.Overlaps(0, region.bytes(), *entry.region, 0, entry.region->bytes())) {
+      return Invalid("offset", absl::StrCat("with bytes ", region.bytes()), "overlaps a region of the same stream");
+    }
+  }
+  if (auto full = CheckCount(owner)) return full;
   if (region.bytes() > limits_.bytes - bytes_) {
     return Full("bytes", region.bytes(),
                 absl::StrCat("at most ", limits_.bytes - bytes_, " of ", limits_.bytes, " are left to all clients"));
@@ -182,10 +220,16 @@ std::optional<Outcome> RegionTable::CheckRoom(const Region& region, const void* 
   return std::nullopt;
 }
 
-RegionTable::Attached RegionTable::Attach(const v1::AttachRegionsRequest& request, const void* owner) {
+RegionTable::Attached RegionTable::Attach(const v1::AttachRegionsRequest& request, const void* owner, Engine* engine) {
   if (auto bad = CheckFields(request)) return {.outcome = *std::move(bad)};
+  const bool is_file = request.kind() == v1::REGION_KIND_SHM_FILE;
+  if (!is_file) {
+    // Opening costs the GPU's driver more than a file costs.
+    MutexLock lock(&mutex_);
+    if (auto full = CheckCount(owner)) return {.outcome = *std::move(full)};
+  }
   Outcome why;
-  std::shared_ptr<const Region> region = OpenFile(request, &why);
+  std::shared_ptr<const Region> region = is_file ? OpenFile(request, &why) : OpenMemory(request, engine, &why);
   if (region == nullptr) return {.outcome = std::move(why)};
   MutexLock lock(&mutex_);
   if (auto full = CheckRoom(*region, owner)) return {.outcome = *std::move(full)};

@@ -1,5 +1,6 @@
-// Memory that clients share with the server: which files they attached, and copies out of them and into them. The
-// server never maps a client's file, so one that is cut short or removed is an error and no signal.
+// Memory that clients share with the server: which files and which device memory they attached, and copies out of files
+// and into them. The server never maps a client's file, so one that is cut short or removed is an error and no signal.
+// Device memory is read and written by the device alone.
 #pragma once
 
 #include <sys/types.h>
@@ -17,18 +18,23 @@
 #include "core/base/mutex.h"
 #include "core/base/random_ids.h"
 #include "core/base/unique_fd.h"
+#include "core/engine/engine.h"
 #include "core/engine/failure.h"
 #include "pleiad/v1/ple.pb.h"
 
 namespace pleiad {
 
-// Part of a file of --shm-dir. Thread-safe; blocks as reads and writes of memory files do.
+// Part of a file of --shm-dir, or of an allocation on the device. Thread-safe; blocks as reads and writes of memory
+// files do. What is said of files is of them alone.
 class Region {
  public:
+  explicit Region(std::shared_ptr<ClientMemory> memory) : memory_(std::move(memory)), bytes_(memory_->bytes()) {}
   Region(UniqueFd fd, dev_t device, ino_t inode, uint64_t file_offset, uint64_t bytes)
       : fd_(std::move(fd)), device_(device), inode_(inode), file_offset_(file_offset), bytes_(bytes) {}
 
   uint64_t bytes() const { return bytes_; }
+  // Null of a file.
+  const std::shared_ptr<ClientMemory>& memory() const { return memory_; }
   // The file is as long as [offset, offset + bytes) needs now, which lies in the region. FailedPrecondition.
   absl::Status CheckFile(uint64_t offset, uint64_t bytes) const;
   // Fill `out` from byte `offset` on. FailedPrecondition: the file ends before.
@@ -41,10 +47,11 @@ class Region {
                 uint64_t other_bytes) const;
 
  private:
+  const std::shared_ptr<ClientMemory> memory_;
   const UniqueFd fd_;
-  const dev_t device_;
-  const ino_t inode_;
-  const uint64_t file_offset_;
+  const dev_t device_ = 0;
+  const ino_t inode_ = 0;
+  const uint64_t file_offset_ = 0;
   const uint64_t bytes_;
 };
 
@@ -65,7 +72,8 @@ class RegionTable {
     Outcome outcome;
     uint64_t id = 0;
   };
-  Attached Attach(const v1::AttachRegionsRequest& request, const void* owner);
+  // Blocks: device memory is opened by `engine`.
+  Attached Attach(const v1::AttachRegionsRequest& request, const void* owner, Engine* engine);
   // Steps that have found them keep them.
   void Detach(const void* owner);
 
@@ -88,7 +96,11 @@ class RegionTable {
   };
 
   // The region of a request that names a file, or why there is none.
+  // As OpenFile, of one that names device memory.
+  static std::shared_ptr<const Region> OpenMemory(const v1::AttachRegionsRequest& request, Engine* engine,
+                                                  Outcome* why);
   std::shared_ptr<const Region> OpenFile(const v1::AttachRegionsRequest& request, Outcome* why) const;
+  std::optional<Outcome> CheckCount(const void* owner) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::optional<Outcome> CheckRoom(const Region& region, const void* owner) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const UniqueFd shm_dir_;

@@ -191,7 +191,10 @@ v1::GetModelResponse Server::DescribeModel(const Engine& engine) const {
   for (const char* capability : {"f32", "bf16", "delta", "prestage", "lookup", "rollback"}) {
     model.add_capabilities(capability);
   }
-  if (state_.regions() != nullptr) model.add_capabilities("shm-file");
+  if (state_.regions() != nullptr) {
+    model.add_capabilities("shm-file");
+    if (!engine.device_info().gpu_uuid.empty()) model.add_capabilities("cuda-ipc");
+  }
   v1::Geometry* geometry = model.mutable_geometry();
   geometry->set_hidden_size(from.hidden_size);
   geometry->set_hc_count(from.hc_count);

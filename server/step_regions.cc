@@ -18,6 +18,14 @@ bool TakesItsPlace(const v1::ForwardRequest& request) {
   return request.highway().has_region() && !request.output().has_region() && request.mode() == v1::MODE_FORWARD;
 }
 
+bool NamesMemory(const v1::RegionRef& ref, const RegionAccess& access) {
+  const std::shared_ptr<const Region> region = access.table == nullptr ? nullptr : access.table->Find(ref.region_id());
+  return region != nullptr && region->memory() != nullptr;
+}
+
+// What the device asks of addresses.
+constexpr uint64_t kDeviceAlignment = 16;
+
 std::string Show(uint64_t bytes) { return absl::StrCat(bytes, " bytes"); }
 
 // The file is not what it was when it was attached.
@@ -28,9 +36,15 @@ Outcome Gone(const char* field, const absl::Status& status) {
 
 }  // namespace
 
-uint64_t RegionBytes(const v1::ForwardRequest& request, const ServiceLimits& limits) {
+uint64_t BytesBeside(const v1::ForwardRequest& request, const ServiceLimits& limits, const RegionAccess& access) {
   uint64_t bytes = 0;
-  if (request.highway().has_region() && !TakesItsPlace(request)) bytes += InputBytes(request, limits);
+  // Where one tensor lies in device memory the other does, or the step is refused.
+  const bool in_memory = (request.highway().has_region() && NamesMemory(request.highway().region(), access)) ||
+                         (request.output().has_region() && NamesMemory(request.output().region(), access));
+  if (!in_memory) {
+    bytes += OutputBytes(request, limits);
+    if (request.highway().has_region() && !TakesItsPlace(request)) bytes += InputBytes(request, limits);
+  }
   const uint64_t tokens = SumTokens(request);
   if (request.has_token_region() && tokens <= limits.max_tokens) bytes += tokens * 4;
   return bytes;
@@ -64,6 +78,10 @@ std::optional<Outcome> StepRegions::FindAll(const v1::ForwardRequest& request, c
   const uint64_t tokens = SumTokens(request);
   if (request.has_token_region()) {
     if (auto bad = Find(request.token_region(), "token_region", access, &tokens_)) return bad;
+    if (IsMemory(tokens_)) {
+      return InvalidField(Reason::kInvalidField, "token_region.region_id", "",
+                          "must name a region of REGION_KIND_SHM_FILE");
+    }
     if (request.token_ids_size() != 0) {
       return InvalidField(Reason::kInvalidField, "token_ids", absl::StrCat(request.token_ids_size(), " ids"),
                           "must be empty where there is a token_region");
@@ -90,6 +108,7 @@ std::optional<Outcome> StepRegions::FindAll(const v1::ForwardRequest& request, c
     output_ = input_;
     output_ref_ = request.highway().region();
   }
+  if (auto bad = CheckMemory(request)) return bad;
   if (output_.region == nullptr) return std::nullopt;
   const uint64_t bytes = OutputBytes(request, limits);
   if (tokens <= limits.max_tokens && output_.bytes != bytes) {
@@ -107,6 +126,37 @@ std::optional<Outcome> StepRegions::FindAll(const v1::ForwardRequest& request, c
                         "must be the highway's span or apart from it and from the token_region");
   }
   return std::nullopt;
+}
+
+std::optional<Outcome> StepRegions::CheckMemory(const v1::ForwardRequest& request) const {
+  if (!IsMemory(input_) && !IsMemory(output_)) return std::nullopt;
+  // In device memory is all or nothing; of zeros there is nothing.
+  if (IsMemory(output_) && !IsMemory(input_) && request.highway().source_case() != v1::Tensor::kZeros) {
+    return InvalidField(Reason::kInvalidField, "output.region", "of REGION_KIND_CUDA_IPC",
+                        "must not be, unless the highway is in such a region too, or zeros");
+  }
+  if (IsMemory(input_) && !IsMemory(output_) && request.mode() == v1::MODE_FORWARD) {
+    return InvalidField(Reason::kInvalidField, "output.region", "of REGION_KIND_SHM_FILE",
+                        "must be of REGION_KIND_CUDA_IPC, or absent, as the highway is in such a region");
+  }
+  const std::pair<const char*, const Span*> spans[] = {{"highway.region.offset", &input_},
+                                                       {"output.region.offset", &output_}};
+  for (const auto& [field, span] : spans) {
+    if (IsMemory(*span) && reinterpret_cast<uintptr_t>(Address(*span)) % kDeviceAlignment != 0) {
+      return InvalidField(Reason::kInvalidField, field, absl::StrCat(span->offset),
+                          absl::StrCat("must lie at a multiple of ", kDeviceAlignment, " bytes of the allocation"));
+    }
+  }
+  return std::nullopt;
+}
+
+void StepRegions::UseMemory(StepRequest* step) const {
+  step->memory = TensorMemory::kDevice;
+  if (IsMemory(input_)) {
+    step->input.data = Address(input_);
+    step->client_memory.push_back(input_.region->memory());
+  }
+  if (IsMemory(output_) && output_.region != input_.region) step->client_memory.push_back(output_.region->memory());
 }
 
 std::optional<Outcome> StepRegions::ReadTokens(StepRequest* step) const {
@@ -135,20 +185,25 @@ std::optional<Outcome> StepRegions::Begin(const v1::ForwardRequest& request, con
   if (tokens_.region != nullptr) {
     if (auto bad = ReadTokens(step)) return bad;
   }
-  if (output_.region != nullptr) {
+  const bool in_memory = IsMemory(input_) || IsMemory(output_);
+  if (output_.region != nullptr && !in_memory) {
     if (const absl::Status status = output_.region->CheckFile(output_.offset, output_.bytes); !status.ok()) {
       return Gone(in_place_ ? "highway.region" : "output.region", status);
     }
   }
+  if (in_memory && request.mode() == v1::MODE_FORWARD) UseMemory(step);
   if (input_.region == nullptr) return std::nullopt;
   step->input.source = StepInput::Source::kData;
   step->input.bytes = input_.bytes;
   // The engine refuses these, in its own words.
-  if (request.mode() != v1::MODE_FORWARD || input_.bytes != InputBytes(request, limits)) return std::nullopt;
+  if (request.mode() != v1::MODE_FORWARD || input_.bytes != InputBytes(request, limits) || in_memory) {
+    return std::nullopt;
+  }
   return ReadInput(memory, step);
 }
 
 std::byte* StepRegions::AllocateOutput(OutputPool* memory, uint64_t bytes) {
+  if (IsMemory(output_)) return Address(output_);
   output_bytes_ = in_place_ ? input_bytes_ : memory->Take(bytes);
   return output_bytes_.get();
 }

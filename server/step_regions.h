@@ -1,5 +1,6 @@
-// What one step takes from regions and puts into them. Tensors pass through memory of the server, which is the step's
-// alone, so that nothing a client does to its file meanwhile changes a step that was checked.
+// What one step takes from regions and puts into them. Tensors of files pass through memory of the server, which is the
+// step's alone, so that nothing a client does to its file meanwhile changes a step that was checked. Those in device
+// memory stay where they are.
 #pragma once
 
 #include <cstddef>
@@ -21,15 +22,15 @@ struct RegionAccess {
   const char* refusal = "";  // reads after the name of a field
 };
 
-// Bytes that a step's regions hold beside its message: of what is read, and of an output that does not take the place
-// of its input. 0 for what will be refused.
-uint64_t RegionBytes(const v1::ForwardRequest& request, const ServiceLimits& limits);
+// Bytes that a step's tensors and regions hold beside its message: of the output, and of what is read from files, where
+// an output may take the place of its input. Tensors in device memory hold none. 0 for what will be refused.
+uint64_t BytesBeside(const v1::ForwardRequest& request, const ServiceLimits& limits, const RegionAccess& access);
 
 // Its calls come one after another.
 class StepRegions {
  public:
-  // Finds the regions that `request` names, and reads them into `step`, whose `input` and `token_ids` they replace;
-  // `memory` outlives the step.
+  // Finds the regions that `request` names, and reads those of files into `step`, whose `input` and `token_ids` they
+  // replace; `memory` outlives the step. Of device memory `step` gets the addresses, and what holds them.
   // An outcome: why the step is refused. Blocks as reads of memory files do.
   std::optional<Outcome> Begin(const v1::ForwardRequest& request, const RegionAccess& access,
                                const ServiceLimits& limits, OutputPool* memory, StepRequest* step);
@@ -55,6 +56,11 @@ class StepRegions {
     }
   };
 
+  // Of device memory at all; whether the tensors lie as the device can use them there.
+  static bool IsMemory(const Span& span) { return span.region != nullptr && span.region->memory() != nullptr; }
+  static std::byte* Address(const Span& span) { return span.region->memory()->data() + span.offset; }
+  std::optional<Outcome> CheckMemory(const v1::ForwardRequest& request) const;
+  void UseMemory(StepRequest* step) const;
   static std::optional<Outcome> Find(const v1::RegionRef& ref, const char* field, const RegionAccess& access,
                                      Span* span);
   std::optional<Outcome> FindAll(const v1::ForwardRequest& request, const RegionAccess& access,

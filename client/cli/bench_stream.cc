@@ -160,7 +160,8 @@ absl::StatusOr<Transport> ParseTransport(const std::string& text) {
        {Transport::kInline, Transport::kBf16Delta, Transport::kShm, Transport::kEcho, Transport::kEcho64}) {
     if (text == Name(transport)) return transport;
   }
-  if (text == "cuda-ipc") return absl::InvalidArgumentError(absl::StrCat(text, ": is not built yet"));
+  if (text == "cuda-ipc")
+    return absl::InvalidArgumentError(absl::StrCat(text, ": needs CUDA; tests/bench has cuda_ipc_bench"));
   return absl::InvalidArgumentError(absl::StrCat(text, ": must be inline, bf16-delta, shm, echo or echo-64"));
 }
 

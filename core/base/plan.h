@@ -12,6 +12,8 @@
 
 namespace pleiad {
 
+class ClientMemory;  // core/device/client_memory.h
+
 // Where the gather finds a row: a slot of the arena or a row of staging.
 class GatherIndex {
  public:
@@ -87,9 +89,10 @@ struct BatchPlan {
   LayerOrdinal layer;
   uint32_t num_tokens = 0;  // T
   std::vector<Fill> fills;
-  std::vector<GatherIndex> gather;    // [T, heads]
-  std::vector<SegmentPlan> segments;  // disjoint carries (kNoCarry aside), tokens in order without gaps
-  std::vector<TensorPart> parts;      // tokens in order without gaps; a segment lies in one part
+  std::vector<GatherIndex> gather;           // [T, heads]
+  std::vector<SegmentPlan> segments;         // disjoint carries (kNoCarry aside), tokens in order without gaps
+  std::vector<TensorPart> parts;             // tokens in order without gaps; a segment lies in one part
+  std::vector<ClientMemory*> client_memory;  // that parts of kDevice lie in; each is told when the batch is done
   // When set, the batch only gathers: BF16 [T, E] is written here, segments and parts are empty.
   Bf16* embeddings = nullptr;
 };

@@ -61,6 +61,10 @@ absl::Status CheckWeights(const Geometry& g, const std::vector<LayerWeights>& we
 
 }  // namespace
 
+absl::StatusOr<std::shared_ptr<ClientMemory>> Device::Import(const ClientMemoryHandles&) {
+  return absl::UnimplementedError(absl::StrCat("device ", info().name, ": has no memory that clients can share"));
+}
+
 absl::Status DeviceOptions::Validate() const {
   PLEIAD_RETURN_IF_ERROR(CheckGeometry(geometry));
   if (row_dtype != DType::kBf16 && row_dtype != DType::kF8E4M3) {

@@ -14,6 +14,7 @@
 #include "core/base/numeric.h"
 #include "core/base/plan.h"
 #include "core/base/strong_id.h"
+#include "core/device/client_memory.h"
 #include "core/model/geometry.h"
 #include "core/model/layer_weights.h"
 
@@ -80,6 +81,7 @@ struct DeviceInfo {
   // Batches worth having enqueued at once: 1 where a batch that waits could still have grown.
   uint32_t pipeline_depth = 1;
   RunCost run_cost = RunCost::kTheWork;
+  std::string gpu_uuid;  // of the GPU whose memory Import opens; empty where it opens none
 };
 
 // Reads or writes the conv rows of one carry: `rows` is [state_len, C] FP32, oldest first.
@@ -108,6 +110,10 @@ class Device {
   // Copies consecutive rows [n, row_bytes] into the arena from slot `first` on; blocks. Only before the first
   // Run, from any threads, at disjoint slots. InvalidArgument on a part of a row, OutOfRange past the arena.
   virtual absl::Status WriteArena(Slot first, absl::Span<const std::byte> rows) = 0;
+
+  // Opens memory of another process; it may outlive the device. Blocks, from any threads, beside all other calls.
+  // InvalidArgument naming the field, its value and the rule; ResourceExhausted; Unimplemented where gpu_uuid is empty.
+  virtual absl::StatusOr<std::shared_ptr<ClientMemory>> Import(const ClientMemoryHandles& handles);
 
   virtual absl::StatusOr<Ticket> Run(const BatchPlan& plan) = 0;
   virtual absl::StatusOr<Ticket> ReadCarry(const CarryRead& read) = 0;

@@ -64,6 +64,11 @@ struct StepRequest {
   StepOutput output;
   absl::Duration timeout = absl::InfiniteDuration();
   std::vector<SequenceId> release_after;
+  // Whose addresses input.data and the result of output.allocate are; of kDevice multiples of 16, without pieces.
+  TensorMemory memory = TensorMemory::kHost;
+  // What tensors of kDevice lie in. The step waits until all of it is ready, for at most its timeout or, without one,
+  // EngineOptions::ready_timeout (DeadlineExceeded); then it runs in a batch of its own. Held until it is answered.
+  std::vector<std::shared_ptr<ClientMemory>> client_memory;
   // A refusal found by the caller (region given, enum unknown): the request is not run, but keeps its place in the
   // queues as a failed step.
   std::optional<Outcome> refused;
@@ -158,7 +163,8 @@ struct EngineOptions {
   uint32_t max_sequences = 1024;
   uint32_t rollback_tokens = 8;
   absl::Duration sequence_ttl = absl::Minutes(10);
-  Clock* clock = nullptr;  // null: the system's
+  absl::Duration ready_timeout = absl::Seconds(5);  // of steps without a timeout of their own
+  Clock* clock = nullptr;                           // null: the system's
 
   absl::Status Validate() const;
 };
@@ -183,6 +189,9 @@ class Engine {
   virtual const EngineModel& model() const = 0;
   virtual const DeviceInfo& device_info() const = 0;
   virtual const char* table_mode() const = 0;
+
+  // Device::Import; the only call that blocks, for as long as opening takes.
+  virtual absl::StatusOr<std::shared_ptr<ClientMemory>> ImportMemory(const ClientMemoryHandles& handles) = 0;
 
   virtual void Open(OpenRequest request, std::function<void(OpenResult)> done) = 0;
   // Joins the queues of all its carries before it returns.

@@ -37,7 +37,9 @@ StepId EngineImpl::Submit(StepRequest request, std::function<void(StepResult)> d
   if (op->request.timeout != absl::InfiniteDuration()) op->deadline = clock_->Now() + op->request.timeout;
   if (LayerChoice choice = ChooseLayer(model_.config, op->request.layer); choice.layer) op->layer = *choice.layer;
 
-  const bool here = device_->info().run_cost == RunCost::kEnqueueing && op->request.input.bytes <= kCopiedHere;
+  const bool copied = op->request.memory == TensorMemory::kHost;
+  const bool here =
+      device_->info().run_cost == RunCost::kEnqueueing && (!copied || op->request.input.bytes <= kCopiedHere);
   Section section(this);
   if (here) section.ready = Section::Ready::kGiveToDevice;
   Admit(op);

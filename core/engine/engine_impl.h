@@ -40,6 +40,9 @@ class EngineImpl : public Engine {
   const DeviceInfo& device_info() const override { return device_->info(); }
   const char* table_mode() const override { return rows_->mode(); }
 
+  absl::StatusOr<std::shared_ptr<ClientMemory>> ImportMemory(const ClientMemoryHandles& handles) override {
+    return device_->Import(handles);
+  }
   void Open(OpenRequest request, std::function<void(OpenResult)> done) override;
   StepId Submit(StepRequest request, std::function<void(StepResult)> done) override;
   void Cancel(StepId step) override;
@@ -147,6 +150,18 @@ class EngineImpl : public Engine {
   template <typename OpT>
   void PlanAnswered(const std::shared_ptr<OpT>& op, std::optional<ResolveResult> answer, size_t first_id);
   void Resolved(Section& section, const OpPtr& op, const Outcome& outcome) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // To the batcher.
+  void MakeStepReady(const std::shared_ptr<StepOp>& op) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void MakeReady(const OpPtr& op, ReadyStep ready) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  // Memory of clients: engine_ready.cc.
+  // Whether all memory of a step is ready.
+  static absl::StatusOr<bool> AskReady(const StepOp& op);
+  // Until it is, or the step has ended.
+  void AwaitReady(const std::shared_ptr<StepOp>& op) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void AnsweredReady(Section& section, const std::shared_ptr<StepOp>& op, const absl::StatusOr<bool>& ready)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void ReadyLoop();
 
   // The device: engine_device.cc.
   // What the device is to be given next; a batch or an operation on carries.
@@ -191,6 +206,7 @@ class EngineImpl : public Engine {
   CondVar device_cv_;      // something for the device
   CondVar completion_cv_;  // something in flight
   CondVar timer_cv_;       // an earlier deadline
+  CondVar ready_cv_;       // a step waits for memory of its client
   CondVar stopped_cv_;     // nothing lives, nothing to answer
   SequenceTable sequences_ ABSL_GUARDED_BY(mutex_);
   RandomIds ids_ ABSL_GUARDED_BY(mutex_);
@@ -199,6 +215,8 @@ class EngineImpl : public Engine {
   absl::flat_hash_map<uint64_t, OpPtr> live_ ABSL_GUARDED_BY(mutex_);  // by arrival
   std::multimap<absl::Time, OpPtr> deadlines_ ABSL_GUARDED_BY(mutex_);
   absl::Time timer_wakes_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();  // by itself
+  // In kResolving with their rows found, or ended meanwhile; asked by the thread that waits for clients.
+  std::vector<std::shared_ptr<StepOp>> awaiting_ ABSL_GUARDED_BY(mutex_);
   std::deque<OpPtr> carry_ops_ ABSL_GUARDED_BY(mutex_);  // snapshots and restores for the device thread
   std::deque<InFlight> in_flight_ ABSL_GUARDED_BY(mutex_);
   uint32_t device_work_ ABSL_GUARDED_BY(mutex_) = 0;  // taken for the device, not yet completed
@@ -215,7 +233,7 @@ class EngineImpl : public Engine {
   std::function<void(absl::Status)> on_device_lost_ ABSL_GUARDED_BY(mutex_);
   EngineStats stats_ ABSL_GUARDED_BY(mutex_);
 
-  std::vector<std::thread> threads_;  // device, completion, timer; joined by Stop
+  std::vector<std::thread> threads_;  // device, completion, timer, clients; joined by Stop
 };
 
 }  // namespace pleiad

@@ -80,6 +80,8 @@ void EngineImpl::ResolveStep(const std::shared_ptr<StepOp>& op) {
     op->plans.push_back(rows_->Resolve(op->layer, std::move(ids), ResolvePurpose::kStep,
                                        [this, op](ResolveResult answer) { PlanAnswered(op, std::move(answer), 0); }));
   }
+  // Mostly it is, and then costs no change of threads.
+  if (const absl::StatusOr<bool> ready = AskReady(*op); ready.ok()) op->client_ready = *ready;
   PlanAnswered<StepOp>(op, std::nullopt, 0);
 }
 
@@ -225,9 +227,22 @@ void EngineImpl::Resolved(Section& section, const OpPtr& op, const Outcome& outc
     ready.sharing = Sharing::kAlone;
   } else {
     auto step = std::static_pointer_cast<StepOp>(op);
-    ready.layer = step->layer;
-    ready.num_tokens = static_cast<uint32_t>(step->request.token_ids.size());
+    step->client_ready ? MakeStepReady(step) : AwaitReady(step);
+    return;
   }
+  MakeReady(op, std::move(ready));
+}
+
+void EngineImpl::MakeStepReady(const std::shared_ptr<StepOp>& op) {
+  ReadyStep ready;
+  ready.arrival = op->arrival;
+  ready.layer = op->layer;
+  ready.num_tokens = static_cast<uint32_t>(op->request.token_ids.size());
+  if (op->request.memory == TensorMemory::kDevice) ready.sharing = Sharing::kAlone;
+  MakeReady(op, std::move(ready));
+}
+
+void EngineImpl::MakeReady(const OpPtr& op, ReadyStep ready) {
   op->state = OpState::kReady;
   ready.op = op;
   batcher_.Add(std::move(ready));

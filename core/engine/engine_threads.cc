@@ -1,4 +1,4 @@
-// The engine's threads: device, completion, timer; start and stop.
+// The engine's threads: device, completion, timer (engine_ready.cc: clients); start and stop.
 #include <algorithm>
 #include <utility>
 
@@ -11,6 +11,12 @@ CarryShape ShapeOf(const EngineModel& model, const EngineOptions& options) {
   const Geometry& geometry = model.config.geometry;
   return {geometry.context_len(), geometry.state_len(), options.rollback_tokens, model.config.eos_token_id};
 }
+
+namespace {
+
+bool WaitsForClient(const Op& op) { return op.kind == OpKind::kStep && static_cast<const StepOp&>(op).awaits_client; }
+
+}  // namespace
 
 EngineImpl::EngineImpl(const EngineOptions& options, EngineModel model, std::unique_ptr<RowStore> rows,
                        std::unique_ptr<Device> device)
@@ -30,6 +36,7 @@ EngineImpl::EngineImpl(const EngineOptions& options, EngineModel model, std::uni
   threads_.emplace_back([this] { DeviceLoop(); });
   threads_.emplace_back([this] { CompletionLoop(); });
   threads_.emplace_back([this] { TimerLoop(); });
+  threads_.emplace_back([this] { ReadyLoop(); });
 }
 
 EngineImpl::~EngineImpl() {
@@ -123,7 +130,8 @@ void EngineImpl::Expire(Section& section) {
     op->timed = false;
     Outcome outcome;
     outcome.code = absl::StatusCode::kDeadlineExceeded;
-    outcome.message = "timeout_ms passed before the step began";
+    outcome.message = WaitsForClient(*op) ? "the ready event of its memory was not done in time"
+                                          : "timeout_ms passed before the step began";
     Abort(section, op, std::move(outcome));
   }
   while (sequences_.in_use() > 0) {
@@ -185,6 +193,7 @@ uint64_t EngineImpl::Stop() {
     exit_threads_ = true;
     device_cv_.NotifyAll();
     timer_cv_.NotifyAll();
+    ready_cv_.NotifyAll();
   }
   threads_[0].join();
   {
@@ -194,6 +203,7 @@ uint64_t EngineImpl::Stop() {
   }
   threads_[1].join();
   threads_[2].join();
+  threads_[3].join();
   Section section(this);
   for (Sequence* sequence : sequences_.by_use()) {
     for (Carry& carry : sequence->carries) DropPrestage(section, carry);

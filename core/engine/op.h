@@ -78,6 +78,9 @@ struct StepOp : Op {
   Outcome resolve_outcome;
   StepResult result;
   std::byte* output = nullptr;
+  bool client_ready = false;   // its memory was seen to be
+  bool awaits_client = false;  // it waits for that
+  bool limited_wait = false;   // `deadline` is of that wait alone
 };
 
 struct LookupOp : Op {

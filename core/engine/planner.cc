@@ -43,11 +43,13 @@ void PlanBatch(absl::Span<StepOp* const> steps, const Geometry& geometry, uint32
       part.input = step->request.input.data;
       part.input_pieces = step->request.input.pieces;
     }
+    part.memory = step->request.memory;
     part.input_dtype = InputDType(step->request);
     part.output = step->output;
     part.output_dtype = OutputDType(step->request);
     part.kind = step->request.output.kind;
     plan.parts.push_back(part);
+    for (const auto& memory : step->request.client_memory) plan.client_memory.push_back(memory.get());
   }
 }
 

@@ -5,7 +5,7 @@
 
 namespace pleiad::bench {
 
-// No stage, and an echo beside the service.
+// No stage, except on a GPU, and an echo beside the service.
 ServerParts BenchParts();
 
 }  // namespace pleiad::bench

@@ -61,6 +61,9 @@ class FaultyConnection final : public Connection {
   absl::StatusOr<std::unique_ptr<RegionLease>> AttachFile(const std::string& path, uint64_t bytes) override {
     return inner_->AttachFile(path, bytes);
   }
+  absl::StatusOr<std::unique_ptr<RegionLease>> AttachDeviceMemory(const DeviceMemoryHandles& handles) override {
+    return inner_->AttachDeviceMemory(handles);
+  }
 
   std::vector<LateCopy> late_copies() {
     MutexLock lock(&mutex_);

@@ -24,6 +24,8 @@ class MockConnection : public Connection {
   MOCK_METHOD(absl::StatusOr<HealthState>, Health, (const std::string&), (override));
   MOCK_METHOD(std::unique_ptr<StepConnection>, OpenStream, (), (override));
   MOCK_METHOD(absl::StatusOr<std::unique_ptr<RegionLease>>, AttachFile, (const std::string&, uint64_t), (override));
+  MOCK_METHOD(absl::StatusOr<std::unique_ptr<RegionLease>>, AttachDeviceMemory, (const DeviceMemoryHandles&),
+              (override));
 };
 
 }  // namespace pleiad::client::testing

@@ -2,8 +2,8 @@
 # A section prints its log; what `say` prints is shown in the reply too. Its exit code: 0 pass, 77 skipped, else fail.
 # shellcheck shell=bash disable=SC2034,SC2154  # device, section, out, work, tree and python come from run.sh
 
-all_sections=(golden equality sanitizer stage layer model engine random e2e server wire racecheck)
-declare -A budget=([golden]=200 [equality]=200 [sanitizer]=60 [stage]=300 [layer]=240 [model]=200 [engine]=240
+all_sections=(golden equality ipc sanitizer stage layer model engine random e2e server wire racecheck)
+declare -A budget=([golden]=200 [equality]=200 [ipc]=150 [sanitizer]=60 [stage]=300 [layer]=240 [model]=200 [engine]=240
   [random]=300 [e2e]=400 [server]=300 [wire]=120 [racecheck]=400)  # seconds
 
 # Tests that belong to the section random, by name, and those small enough for compute-sanitizer.
@@ -103,6 +103,19 @@ section_wire() {
   bench=$(binary wire_bench) server=$(binary pleiad-bench-server)
   [ -n "$bench" ] && [ -n "$server" ] || { say "  skipped: no wire_bench or no pleiad-bench-server in the bundle"; exit 77; }
   check wire_bench bench_table ours "$bench" --server "$server" --rounds 7 --json "$out/wire.json"
+  settle
+}
+
+# Two processes on one GPU: tensors in memory that the client shares.
+section_ipc() {
+  local bench server
+  check cuda_ipc_test gtest cuda_ipc_test '*'
+  bench=$(binary cuda_ipc_bench) server=$(binary pleiad-bench-server)
+  if [ -n "$bench" ] && [ -n "$server" ]; then
+    [ "$device" != cuda ] || check cuda_ipc_bench bench_table ours "$bench" --server "$server" --json "$out/ipc.json"
+  else
+    say "  skipped: no cuda_ipc_bench or no pleiad-bench-server in the bundle"
+  fi
   settle
 }
 

@@ -14,6 +14,7 @@
 
 #include "proto/wire/forward_message.h"
 #include "tests/server/test_server.h"
+#include "tests/support/fake_ipc.h"
 #include "tests/support/raw_call.h"
 #include "tests/support/temp_dir.h"
 
@@ -171,6 +172,58 @@ TEST(Copies, AStepInARegionIsReadOnceAndWrittenOnceBesideItsDevicesCopy) {
     EXPECT_EQ(out, kTensorBytes);
     EXPECT_GE(bytes, kTensorBytes) << "the fake device's";
     EXPECT_LT(bytes, kTensorBytes + kTensorBytes / 20);
+  }
+  context.TryCancel();
+  (void)regions->Finish();
+}
+
+TEST(Copies, AStepInMemoryOfTheDeviceIsNotCopied) {
+  testing::TempDir dir;
+  ServerFlags flags = LongSteps();
+  flags.listen = {"unix:" + (dir / "socket")};
+  flags.allow_client_regions = true;
+  flags.shm_dir = dir.path();
+  testing::FakeIpcWorld world;
+  world.Allocate("gpu", 2 * kTensorBytes);
+  world.AddEvent("gpu.ready");
+  world.AddEvent("gpu.done");
+  TestServer server(FakeEngine::Mode::kAnswerAtOnce, StartAs::kLoaded, flags);
+  server.engine().SetImports(ImportTable::Create(world.Driver()));
+  grpc::ClientContext context;
+  const auto regions = server.stub().AttachRegions(&context);
+  const ClientMemoryHandles handles = testing::FakeHandles("gpu", 0, 2 * kTensorBytes);
+  v1::AttachRegionsRequest attach;
+  attach.set_kind(v1::REGION_KIND_CUDA_IPC);
+  attach.set_memory_handle(handles.memory);
+  attach.set_gpu_uuid(handles.gpu_uuid);
+  attach.set_ready_event(handles.ready_event);
+  attach.set_done_event(handles.done_event);
+  attach.set_bytes(handles.bytes);
+  v1::AttachRegionsResponse attached;
+  ASSERT_TRUE(regions->Write(attach) && regions->Read(&attached));
+  ASSERT_EQ(attached.status().code(), 0) << attached.status().message();
+
+  testing::RawStream stream(server.channel());
+  for (const uint64_t output_at : {uint64_t{0}, kTensorBytes}) {
+    v1::ForwardRequest request;
+    request.add_segments()->set_sequence_id(1);
+    request.mutable_segments(0)->set_num_tokens(kTokens);
+    request.mutable_highway()->set_dtype(v1::DTYPE_F32);
+    request.mutable_highway()->mutable_region()->set_region_id(attached.region_id());
+    request.mutable_highway()->mutable_region()->set_bytes(kTensorBytes);
+    *request.mutable_output()->mutable_region() = request.highway().region();
+    request.mutable_output()->mutable_region()->set_offset(output_at);
+    const grpc::ByteBuffer step = SerializeForwardMessage(request);
+    copied = read_from_files = written_to_files = 0;
+    ASSERT_TRUE(stream.Write(step));
+    grpc::ByteBuffer answer;
+    ASSERT_TRUE(stream.Read(&answer));
+    const uint64_t bytes = copied, in = read_from_files, out = written_to_files;
+    v1::ForwardResponse response;
+    TensorBytes tensor;
+    ASSERT_TRUE(ParseForwardMessage(&answer, &response, &tensor));
+    ASSERT_EQ(response.status().code(), 0) << response.status().message();
+    EXPECT_LT(bytes + in + out, kTensorBytes / 20);
   }
   context.TryCancel();
   (void)regions->Finish();

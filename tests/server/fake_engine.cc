@@ -127,6 +127,21 @@ StepRequest FakeEngine::last() const {
   return *last_;
 }
 
+absl::StatusOr<std::shared_ptr<ClientMemory>> FakeEngine::ImportMemory(const ClientMemoryHandles& handles) {
+  std::shared_ptr<ImportTable> imports;
+  {
+    MutexLock lock(&mutex_);
+    imports = imports_;
+  }
+  if (imports == nullptr) return absl::UnimplementedError("device fake: has no memory that clients can share");
+  return imports->Import(handles);
+}
+
+void FakeEngine::SetImports(std::shared_ptr<ImportTable> imports) {
+  MutexLock lock(&mutex_);
+  imports_ = std::move(imports);
+}
+
 void FakeEngine::Open(OpenRequest request, std::function<void(OpenResult)> done) {
   OpenResult result;
   result.sequence = SequenceId(1);
@@ -161,6 +176,7 @@ StepResult FakeEngine::RunStep(const StepRequest& request) {
     const uint64_t bytes = tokens * FakeConfig().geometry.channels() * ByteSize(result.output_dtype);
     std::byte* out = request.output.allocate(bytes);
     const StepInput& input = request.input;
+    if (request.memory == TensorMemory::kDevice) return result;
     if (input.source == StepInput::Source::kData && input.bytes == bytes) {
       if (input.data != nullptr) std::memcpy(out, input.data, bytes);
       for (const TensorPiece& piece : input.pieces) std::memcpy(out + piece.offset, piece.data, piece.bytes);

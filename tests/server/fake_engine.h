@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "core/base/mutex.h"
+#include "core/device/import_table.h"
 #include "core/engine/engine.h"
 #include "server/model_loader.h"
 
@@ -48,6 +49,8 @@ class FakeEngine final : public Engine {
   void BlockStop();
   void UnblockStop();
   void WaitForStop();
+  // From now on memory of clients is imported from there; null: from nowhere.
+  void SetImports(std::shared_ptr<ImportTable> imports);
   // The rows of each Warm, once there are `count` calls.
   std::vector<std::vector<RowId>> WaitForWarms(size_t count);
   // Warms from the `first`th on, counted from 0, are answered Unavailable.
@@ -62,6 +65,7 @@ class FakeEngine final : public Engine {
   const EngineModel& model() const override { return model_; }
   const DeviceInfo& device_info() const override { return device_; }
   const char* table_mode() const override { return "resident"; }
+  absl::StatusOr<std::shared_ptr<ClientMemory>> ImportMemory(const ClientMemoryHandles& handles) override;
   void Open(OpenRequest request, std::function<void(OpenResult)> done) override;
   StepId Submit(StepRequest request, std::function<void(StepResult)> done) override;
   void Cancel(StepId step) override;
@@ -84,7 +88,8 @@ class FakeEngine final : public Engine {
   EngineStats stats() const override;
 
  private:
-  // Refusals pass; a sequence above 1000 is unknown; else positions advance and the output is the input, or 0xAB.
+  // Refusals pass; a sequence above 1000 is unknown; else positions advance and the output is the input, or 0xAB; in
+  // memory of a device nothing is written.
   static StepResult RunStep(const StepRequest& request);
 
   const EngineOptions options_;
@@ -101,6 +106,7 @@ class FakeEngine final : public Engine {
   std::vector<std::vector<RowId>> warms_ ABSL_GUARDED_BY(mutex_);
   size_t warms_fail_from_ ABSL_GUARDED_BY(mutex_) = ~size_t{0};
   std::vector<std::vector<RowId>> cached_rows_ ABSL_GUARDED_BY(mutex_);
+  std::shared_ptr<ImportTable> imports_ ABSL_GUARDED_BY(mutex_);
   bool draining_ ABSL_GUARDED_BY(mutex_) = false;
   bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
   bool stop_blocked_ ABSL_GUARDED_BY(mutex_) = false;

@@ -46,13 +46,13 @@ class RegionTableTest : public ::testing::Test {
   // The region, which `owner` has from then on.
   std::shared_ptr<const Region> Attach(RegionTable& table, const v1::AttachRegionsRequest& request,
                                        const void* owner = nullptr) {
-    const RegionTable::Attached attached = table.Attach(request, owner);
+    const RegionTable::Attached attached = table.Attach(request, owner, nullptr);
     EXPECT_TRUE(attached.outcome.ok()) << attached.outcome.message;
     return table.Find(attached.id);
   }
   static void ExpectRefused(RegionTable& table, const v1::AttachRegionsRequest& request, const std::string& field,
                             const std::string& rule, absl::StatusCode code = absl::StatusCode::kInvalidArgument) {
-    const RegionTable::Attached attached = table.Attach(request, nullptr);
+    const RegionTable::Attached attached = table.Attach(request, nullptr, nullptr);
     EXPECT_EQ(attached.outcome.code, code) << attached.outcome.message;
     EXPECT_EQ(attached.id, 0u);
     ASSERT_EQ(attached.outcome.details.size(), 1u);
@@ -136,7 +136,7 @@ TEST_F(RegionTableTest, FieldsAreChecked) {
   request.set_kind(static_cast<v1::RegionKind>(9));
   ExpectRefused(*table, request, "kind", "REGION_KIND_SHM_FILE");
   request.set_kind(v1::REGION_KIND_CUDA_IPC);
-  ExpectRefused(*table, request, "kind", "not supported");
+  ExpectRefused(*table, request, "path", "must be unset where kind is REGION_KIND_CUDA_IPC");
   for (const auto& [field, set] : std::vector<std::pair<std::string, std::function<void(v1::AttachRegionsRequest&)>>>{
            {"memory_handle", [](v1::AttachRegionsRequest& r) { r.set_memory_handle("x"); }},
            {"gpu_uuid", [](v1::AttachRegionsRequest& r) { r.set_gpu_uuid("x"); }},
@@ -155,10 +155,10 @@ TEST_F(RegionTableTest, CountsAndBytesAreBounded) {
   const auto table = Open({.of_stream = 2, .regions = 3, .bytes = 50});
   Attach(*table, File("a", 0, 10), &one);
   Attach(*table, File("a", 10, 10), &one);
-  EXPECT_THAT(table->Attach(File("a", 20, 10), &one).outcome.message, HasSubstr("at most 2"));
-  EXPECT_THAT(table->Attach(File("a", 20, 31), &two).outcome.message, HasSubstr("at most 30 of 50"));
+  EXPECT_THAT(table->Attach(File("a", 20, 10), &one, nullptr).outcome.message, HasSubstr("at most 2"));
+  EXPECT_THAT(table->Attach(File("a", 20, 31), &two, nullptr).outcome.message, HasSubstr("at most 30 of 50"));
   Attach(*table, File("a", 20, 30), &two);
-  EXPECT_EQ(table->Attach(File("a", 50, 1), &two).outcome.code, absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(table->Attach(File("a", 50, 1), &two, nullptr).outcome.code, absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(table->stats().regions, 3u);
   EXPECT_EQ(table->stats().bytes, 50u);
   table->Detach(&one);
@@ -173,7 +173,8 @@ TEST_F(RegionTableTest, OfOneStreamNoneOverlap) {
   const auto table = Open();
   Attach(*table, File("a", 10, 10), &one);
   for (const auto& [offset, bytes] : std::vector<std::pair<uint64_t, uint64_t>>{{10, 10}, {0, 11}, {19, 5}, {12, 2}}) {
-    EXPECT_THAT(table->Attach(File("a", offset, bytes), &one).outcome.message, HasSubstr("overlaps")) << offset;
+    EXPECT_THAT(table->Attach(File("a", offset, bytes), &one, nullptr).outcome.message, HasSubstr("overlaps"))
+        << offset;
   }
   Attach(*table, File("a", 0, 10), &one);
   Attach(*table, File("a", 20, 10), &one);
@@ -200,7 +201,7 @@ TEST_F(RegionTableTest, ARegionOutlivesItsFilesNameAndItsStreamWhileSomebodyHold
   const std::string path = WriteFile("a", "0123");
   const int one = 1;
   const auto table = Open();
-  const uint64_t id = table->Attach(File("a", 0, 4), &one).id;
+  const uint64_t id = table->Attach(File("a", 0, 4), &one, nullptr).id;
   const auto held = table->Find(id);
   std::filesystem::remove(path);
   table->Detach(&one);

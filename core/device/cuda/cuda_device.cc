@@ -137,6 +137,19 @@ absl::Status CudaDevice::CheckBatch(const BatchPlan& plan) const {
   return absl::OkStatus();
 }
 
+absl::StatusOr<std::shared_ptr<ClientMemory>> CudaDevice::Import(const ClientMemoryHandles& handles) {
+  if (imports_ == nullptr) return Device::Import(handles);
+  return imports_->Import(handles);
+}
+
+void CudaDevice::RecordDone(const BatchPlan& plan) const {
+  for (const ClientMemory* memory : plan.client_memory) {
+    const auto event = static_cast<cudaEvent_t>(memory->done_event());
+    // It was tried when it was opened; should it have gone bad, the client has the answer, and the device is not lost.
+    if (cudaEventRecord(event, compute_.get()) != cudaSuccess) cudaGetLastError();
+  }
+}
+
 absl::StatusOr<Ticket> CudaDevice::Run(const BatchPlan& plan) {
   PLEIAD_RETURN_IF_ERROR(lost());
   absl::Status status = CheckBatch(plan);
@@ -201,6 +214,7 @@ absl::Status CudaDevice::Enqueue(const BatchPlan& plan, BatchSlot& slot, Work* w
       PLEIAD_RETURN_IF_ERROR(EnqueueStage(slot, plan.layer, layout, {tokens, counts.items, counts.moves}));
     }
   }
+  RecordDone(plan);
   slot.turn ^= 1;
   work->before = last_computed_;
   work->done = work->computed = last_computed_ = slot.computed[slot.turn].get();

@@ -20,6 +20,7 @@
 #include "core/device/cuda/layer_memory.h"
 #include "core/device/cuda/owners.h"
 #include "core/device/device.h"
+#include "core/device/import_table.h"
 
 namespace pleiad::cuda {
 
@@ -38,6 +39,7 @@ class CudaDevice : public Device {
   DeviceStats stats() const override ABSL_LOCKS_EXCLUDED(mutex_);
   StagingView staging() const override;
   absl::Status WriteArena(Slot first, absl::Span<const std::byte> rows) override;
+  absl::StatusOr<std::shared_ptr<ClientMemory>> Import(const ClientMemoryHandles& handles) override;
   absl::StatusOr<Ticket> Run(const BatchPlan& plan) override ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<Ticket> ReadCarry(const CarryRead& read) override ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<Ticket> WriteCarry(const CarryWrite& write) override ABSL_LOCKS_EXCLUDED(mutex_);
@@ -86,6 +88,8 @@ class CudaDevice : public Device {
 
   absl::Status CheckBatch(const BatchPlan& plan) const;
   absl::Status Enqueue(const BatchPlan& plan, BatchSlot& slot, Work* work);
+  // Tells the clients whose memory the batch uses.
+  void RecordDone(const BatchPlan& plan) const;
   absl::Status EnqueueUploads(const PlanImageLayout& layout, const PlanImageCounts& counts, BatchSlot& slot);
   // The stage of a batch whose image is in place.
   absl::Status EnqueueStage(const BatchSlot& slot, LayerOrdinal layer, const PlanImageLayout& layout,
@@ -113,6 +117,7 @@ class CudaDevice : public Device {
   uint32_t multiprocessors_ = 0;
   uint32_t project_rows_tokens_ = 0;  // the most that LaunchProjectRows takes
   std::string capture_error_;
+  std::shared_ptr<ImportTable> imports_;  // null: none
 
   // Read by Run alone after Start; memory of the device is written by its streams.
   Stream compute_;

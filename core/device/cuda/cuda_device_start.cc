@@ -6,6 +6,7 @@
 #include "core/base/status_macros.h"
 #include "core/device/cpu/carry_pool.h"
 #include "core/device/cuda/cuda_device.h"
+#include "core/device/cuda/cuda_ipc.h"
 #include "core/device/plan_check.h"
 
 namespace pleiad {
@@ -58,6 +59,11 @@ absl::Status CudaDevice::Start(std::vector<LayerWeights> weights) {
   info_.detail = gpu.name;
   info_.pipeline_depth = kSlots;
   info_.run_cost = RunCost::kEnqueueing;
+  if (absl::StatusOr<std::unique_ptr<CudaIpc>> ipc = CudaIpc::Create(static_cast<int>(options_.cuda_ordinal));
+      ipc.ok()) {
+    info_.gpu_uuid = (*ipc)->gpu_uuid();
+    imports_ = ImportTable::Create(*std::move(ipc));
+  }
   PLEIAD_ASSIGN_OR_RETURN(compute_, MakeStream(StreamPriority::kNormal));
   PLEIAD_ASSIGN_OR_RETURN(upload_, MakeStream(StreamPriority::kHigh));
   PLEIAD_ASSIGN_OR_RETURN(download_, MakeStream(StreamPriority::kHigh));

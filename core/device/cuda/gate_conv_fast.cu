@@ -240,6 +240,8 @@ __device__ __forceinline__ void WorkOn(const GateConvArgs& args, const PlanHeade
       finished += warps;
       AwaitPhase(&shared.sums_ready[i % kHanded], i / kHanded & 1);
       const Gate ended = GateOf(SumsOfWarps(shared.sums[i % kHanded], warps), args);
+      // All lanes have read the sums that the gate's arrival lets others overwrite.
+      __syncwarp();
       if (lane == 0) {
         shared.gates[i % kHanded] = ended;
         if (i < ahead) shared.known[i] = ended;

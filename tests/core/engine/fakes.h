@@ -23,6 +23,8 @@ struct RanBatch {
   std::vector<SegmentPlan> segments;
   std::vector<GatherIndex> gather;
   std::thread::id thread;
+  std::vector<TensorPart> parts;  // their pointers are not to be followed
+  std::vector<ClientMemory*> client_memory;
 };
 
 // Completes tickets at once, or when told. Its carries hold only what WriteCarry gave; a step adds 1 to its highway.
@@ -41,7 +43,8 @@ class FakeDevice : public Device {
 
   absl::StatusOr<Ticket> Run(const BatchPlan& plan) override {
     MutexLock lock(&mutex_);
-    ran_.push_back({plan.num_tokens, plan.segments, plan.gather, std::this_thread::get_id()});
+    ran_.push_back(
+        {plan.num_tokens, plan.segments, plan.gather, std::this_thread::get_id(), plan.parts, plan.client_memory});
     changed_.NotifyAll();
     for (const TensorPart& part : plan.parts) {
       const size_t values = size_t{part.num_tokens} * geometry_.channels();

@@ -1,0 +1,186 @@
+// Memory and events of "other processes" in the test's own, and a device that shares them: the CPU device, whose memory
+// the host's is.
+#pragma once
+
+#include <cstring>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "core/base/mutex.h"
+#include "core/device/device.h"
+#include "core/device/import_table.h"
+
+namespace pleiad::testing {
+
+inline constexpr char kFakeGpu[] = "GPU-00000000-1111-2222-3333-444444444444";
+
+// 64 bytes that begin with `name`.
+inline std::string FakeHandle(const std::string& name) {
+  return absl::StrCat(name, std::string(kIpcHandleBytes - name.size(), '.'));
+}
+
+// Thread-safe.
+class FakeIpcWorld {
+ public:
+  struct Event {
+    bool done = true;
+    uint64_t asked = 0;
+    uint64_t recorded = 0;
+    int open = 0;
+  };
+
+  // Allocates zeros that a handle of this name opens.
+  std::byte* Allocate(const std::string& name, size_t bytes) {
+    MutexLock lock(&mutex_);
+    Memory& memory = memories_[FakeHandle(name)];
+    memory.bytes.resize(bytes + kAlignment);
+    const auto at = reinterpret_cast<uintptr_t>(memory.bytes.data());
+    memory.begin = memory.bytes.data() + (kAlignment - at % kAlignment);
+    memory.size = bytes;
+    return memory.begin;
+  }
+  void AddEvent(const std::string& name) { Set(name, true); }
+  void Set(const std::string& name, bool done) {
+    MutexLock lock(&mutex_);
+    events_[FakeHandle(name)].done = done;
+    changed_.NotifyAll();
+  }
+  void Break(const std::string& name) {
+    MutexLock lock(&mutex_);
+    broken_ = FakeHandle(name);
+  }
+  Event At(const std::string& name) const {
+    MutexLock lock(&mutex_);
+    return events_.at(FakeHandle(name));
+  }
+  void WaitForAsks(const std::string& name, uint64_t count) {
+    MutexLock lock(&mutex_);
+    while (events_.at(FakeHandle(name)).asked < count) changed_.Wait(&mutex_);
+  }
+  // How often an allocation is open now, and was opened.
+  int OpenNow(const std::string& name) const {
+    MutexLock lock(&mutex_);
+    return memories_.at(FakeHandle(name)).open;
+  }
+  int Opened(const std::string& name) const {
+    MutexLock lock(&mutex_);
+    return memories_.at(FakeHandle(name)).opened;
+  }
+
+  void Record(void* event) {
+    MutexLock lock(&mutex_);
+    ++static_cast<Event*>(event)->recorded;
+  }
+  std::unique_ptr<IpcDriver> Driver() { return std::make_unique<FakeDriver>(this); }
+
+ private:
+  static constexpr size_t kAlignment = 256;
+
+  struct Memory {
+    std::vector<std::byte> bytes;
+    std::byte* begin = nullptr;
+    size_t size = 0;
+    int open = 0, opened = 0;
+  };
+
+  class FakeDriver final : public IpcDriver {
+   public:
+    explicit FakeDriver(FakeIpcWorld* world) : world_(world) {}
+    const std::string& gpu_uuid() const override { return uuid_; }
+    absl::StatusOr<Allocation> OpenMemory(const std::string& handle) override {
+      MutexLock lock(&world_->mutex_);
+      const auto found = world_->memories_.find(handle);
+      if (found == world_->memories_.end()) return absl::InvalidArgumentError("no such memory");
+      // As CUDA: once at a time.
+      if (found->second.open > 0) return absl::InternalError("open already");
+      ++found->second.open;
+      ++found->second.opened;
+      return Allocation{found->second.begin, found->second.size};
+    }
+    void CloseMemory(std::byte* data) override {
+      MutexLock lock(&world_->mutex_);
+      for (auto& [handle, memory] : world_->memories_) memory.open -= memory.begin == data;
+    }
+    absl::StatusOr<void*> OpenEvent(const std::string& handle, EventUse use) override {
+      MutexLock lock(&world_->mutex_);
+      const auto found = world_->events_.find(handle);
+      if (found == world_->events_.end()) return absl::InvalidArgumentError("no such event");
+      found->second.recorded += use == EventUse::kRecorded;
+      ++found->second.open;
+      return &found->second;
+    }
+    void CloseEvent(void* event) override {
+      MutexLock lock(&world_->mutex_);
+      --static_cast<Event*>(event)->open;
+    }
+    absl::StatusOr<bool> IsDone(void* event) override {
+      MutexLock lock(&world_->mutex_);
+      auto* asked = static_cast<Event*>(event);
+      ++asked->asked;
+      world_->changed_.NotifyAll();
+      if (&world_->events_[world_->broken_] == asked) return absl::FailedPreconditionError("the event is gone");
+      return asked->done;
+    }
+
+   private:
+    FakeIpcWorld* const world_;
+    const std::string uuid_ = kFakeGpu;
+  };
+
+  mutable Mutex mutex_;
+  CondVar changed_;
+  std::map<std::string, Memory> memories_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::string, Event> events_ ABSL_GUARDED_BY(mutex_);
+  std::string broken_ ABSL_GUARDED_BY(mutex_);
+};
+
+// Handles of `bytes` at `offset` of the allocation `name`, with events name.ready and name.done.
+inline ClientMemoryHandles FakeHandles(const std::string& name, uint64_t offset, uint64_t bytes) {
+  return {.memory = FakeHandle(name),
+          .gpu_uuid = kFakeGpu,
+          .ready_event = FakeHandle(name + ".ready"),
+          .done_event = FakeHandle(name + ".done"),
+          .offset = offset,
+          .bytes = bytes};
+}
+
+// `inner` is the CPU device.
+class SharingDevice final : public Device {
+ public:
+  SharingDevice(std::unique_ptr<Device> inner, FakeIpcWorld* world)
+      : inner_(std::move(inner)), world_(world), info_(inner_->info()), imports_(ImportTable::Create(world->Driver())) {
+    info_.gpu_uuid = kFakeGpu;
+  }
+
+  const DeviceInfo& info() const override { return info_; }
+  DeviceStats stats() const override { return inner_->stats(); }
+  StagingView staging() const override { return inner_->staging(); }
+  absl::Status WriteArena(Slot first, absl::Span<const std::byte> rows) override {
+    return inner_->WriteArena(first, rows);
+  }
+  absl::StatusOr<std::shared_ptr<ClientMemory>> Import(const ClientMemoryHandles& handles) override {
+    return imports_->Import(handles);
+  }
+  absl::StatusOr<Ticket> Run(const BatchPlan& plan) override {
+    BatchPlan here = plan;
+    for (TensorPart& part : here.parts) part.memory = TensorMemory::kHost;
+    absl::StatusOr<Ticket> ticket = inner_->Run(here);
+    for (const ClientMemory* memory : plan.client_memory) world_->Record(memory->done_event());
+    return ticket;
+  }
+  absl::StatusOr<Ticket> ReadCarry(const CarryRead& read) override { return inner_->ReadCarry(read); }
+  absl::StatusOr<Ticket> WriteCarry(const CarryWrite& write) override { return inner_->WriteCarry(write); }
+  absl::Status Wait(Ticket ticket) override { return inner_->Wait(ticket); }
+
+ private:
+  const std::unique_ptr<Device> inner_;
+  FakeIpcWorld* const world_;
+  DeviceInfo info_;
+  const std::shared_ptr<ImportTable> imports_;
+};
+
+}  // namespace pleiad::testing
