@@ -324,6 +324,7 @@ class IpcBench {
 
   absl::StatusOr<double> EchoUs() {
     cli::BenchOptions options;
+    options.load.sequences = 1;
     options.steps = settings_.decode_steps;
     options.warmup = settings_.decode_steps / 4;
     options.transport = cli::Transport::kEcho64;

@@ -93,7 +93,7 @@ section_racecheck() {
   [ -n "$bench" ] || { say "  skipped: cuda_stage_bench is not in the bundle"; exit 77; }
   # Warps hand over by mbarriers, one lane arriving for all: indirect dependencies, which must be asked for.
   check racecheck bench_table ours compute-sanitizer --tool racecheck --racecheck-indirect-barrier-dependency \
-    --error-exitcode 99 --print-limit 6 "$bench" --kernels-only --rounds 1 --tokens 1,3,20,64,300
+    --error-exitcode 99 --print-limit 12 "$bench" --kernels-only --rounds 1 --tokens 1,3,20,64,300
   settle
 }
 
@@ -184,7 +184,7 @@ section_random() {
 
 section_e2e() {
   local name
-  for name in reference steps cached refusals lifecycle; do check "e2e_${name}_test" gtest "e2e_${name}_test" '*'; done
+  for name in reference steps cached refusals lifecycle leak; do check "e2e_${name}_test" gtest "e2e_${name}_test" '*'; done
   settle
 }
 
