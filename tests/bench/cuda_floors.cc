@@ -184,6 +184,7 @@ double Floors::OtherKernels(uint32_t tokens, uint32_t rounds) {
     args.carries.ring_rows = geometry_.state_len() + kRollback;
     args.carries.channels = geometry_.channels();
     args.gates = gates_.As<cuda::ChainGate>();
+    args.once = HasItemsOfOne(shape, tokens) ? 1 : 0;
     Check(cuda::LaunchGateConv(args, items, stream), "gate_conv");
   });
 }

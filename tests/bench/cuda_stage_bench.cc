@@ -219,8 +219,9 @@ void RunKernels(const Settings& settings) {
   odd.embed_dim = 256;
   Geometry small = odd;
   small.hidden_size = 256;
+  const uint32_t max_tokens = *std::max_element(settings.tokens.begin(), settings.tokens.end());
   for (const Geometry& geometry : {odd, small, Released()}) {
-    Floors floors(geometry, {RandomWeights(geometry, 1)}, 2048, cuda::SumOrder::kInvariant);
+    Floors floors(geometry, {RandomWeights(geometry, 1)}, max_tokens, cuda::SumOrder::kInvariant);
     for (uint32_t tokens : settings.tokens) {
       std::printf("H %u, T %u: gather, gate and conv %.1f us", geometry.hidden_size, tokens,
                   floors.OtherKernels(tokens, settings.rounds));

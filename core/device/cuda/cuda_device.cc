@@ -315,6 +315,7 @@ absl::Status CudaDevice::EnqueueStage(const BatchSlot& slot, LayerOrdinal layer,
   args.layer = layers_[layer.value()].pointers();
   args.carries = carries_;
   args.gates = gates_.As<ChainGate>();
+  args.once = HasItemsOfOne(shape_, sizes.tokens) ? 1 : 0;
   return ToStatus(LaunchGateConv(args, sizes.items, compute_.get()), "launch of gate and conv");
 }
 

@@ -175,6 +175,7 @@ uint32_t ThreadsFor(uint32_t hidden) { return (hidden + 32 * kColumns - 1) / (32
 
 cudaError_t LaunchGateConv(const GateConvArgs& args, uint32_t max_items, cudaStream_t stream) {
   if (max_items == 0) return cudaSuccess;
+  if (args.fast != 0 && args.once != 0) return LaunchGateConvOnce(args, max_items, stream);
   if (args.fast != 0) return LaunchGateConvFast(args, max_items, stream);
   KernelFor(args.taps)<<<max_items * args.streams, ThreadsFor(args.hidden), 0, stream>>>(args);
   return cudaGetLastError();

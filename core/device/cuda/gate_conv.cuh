@@ -13,6 +13,7 @@ namespace pleiad::cuda {
 inline constexpr uint32_t kFastHidden = 2560;
 
 cudaError_t LaunchGateConvFast(const GateConvArgs& args, uint32_t max_items, cudaStream_t stream);
+cudaError_t LaunchGateConvOnce(const GateConvArgs& args, uint32_t max_items, cudaStream_t stream);
 // Before the first launch. Sets `fast` where the GPU has the shared memory, and then the rest.
 cudaError_t PrepareGateConvFast(GateConvSetup* setup, int* blocks_per_multiprocessor);
 

@@ -10,6 +10,7 @@
 #include "core/device/cuda/block_sums.cuh"
 #include "core/device/cuda/columns.cuh"
 #include "core/device/cuda/gate_conv.cuh"
+#include "core/device/cuda/halves.cuh"
 
 namespace pleiad::cuda {
 namespace {
@@ -23,7 +24,6 @@ constexpr uint32_t kKeys = kStages - kLead;
 constexpr uint32_t kHanded = 4;
 constexpr int kTaps = 4;
 constexpr int kPast = kTaps - 1;
-constexpr uint32_t kHalf = 128;  // columns of half a warp's share
 
 // Rows of one token and stream, as in memory.
 struct Stage {
@@ -42,28 +42,6 @@ struct Shared {
   uint64_t sums_ready[kHanded];  // mbarriers: all warps have begun a token's sums
   uint64_t gate_ready[kHanded];  // one warp has finished them
 };
-
-// Columns of this thread: `row` points at the first, the others lie kHalf further.
-__device__ uint4 LoadHalves(const uint16_t* row) {
-  const uint2 low = *reinterpret_cast<const uint2*>(row);
-  const uint2 high = *reinterpret_cast<const uint2*>(row + kHalf);
-  return {low.x, low.y, high.x, high.y};
-}
-
-__device__ Eight LoadHalves(const float* row) {
-  return AsFloats(*reinterpret_cast<const uint4*>(row), *reinterpret_cast<const uint4*>(row + kHalf));
-}
-
-__device__ void StoreHalves(float* row, const Eight& value) {
-  __stcs(reinterpret_cast<float4*>(row), float4{value.v[0], value.v[1], value.v[2], value.v[3]});
-  __stcs(reinterpret_cast<float4*>(row + kHalf), float4{value.v[4], value.v[5], value.v[6], value.v[7]});
-}
-
-__device__ void StoreHalves(uint16_t* row, const Eight& value) {
-  __stcs(reinterpret_cast<uint2*>(row), uint2{RoundPair(value.v[0], value.v[1]), RoundPair(value.v[2], value.v[3])});
-  __stcs(reinterpret_cast<uint2*>(row + kHalf),
-         uint2{RoundPair(value.v[4], value.v[5]), RoundPair(value.v[6], value.v[7])});
-}
 
 // kUsual: FP32 in and out, and the output is the highway.
 template <bool kUsual>
@@ -137,15 +115,10 @@ __device__ __forceinline__ void WorkOn(const GateConvArgs& args, const PlanHeade
     }
     return LoadHalves(&stage.highway[column]);
   };
-  const auto await_projection = [] {
-#if __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
-  };
 #pragma unroll 1
   for (uint32_t turn = 0; turn < min(kStages, turns); ++turn) fetch_highway(turn, turn);
   // Undo rows may still be on their way. What the projection writes is read behind the wait alone.
-  if (header.num_moves != 0) await_projection();
+  if (header.num_moves != 0) AwaitKernelBefore();
   ChainGate* const gates = args.gates + uint64_t{item.first_token} * args.streams + stream;
   // Rows before the item's first token: of this batch, of the steps before, or none. past[j] lies j + 1 dilations back.
   const auto load_past = [&](bool in_batch, Eight(&past)[kPast]) {
@@ -166,7 +139,7 @@ __device__ __forceinline__ void WorkOn(const GateConvArgs& args, const PlanHeade
   const bool first_of_chain = item.local < args.dilation;
   Eight carried[kPast] = {};
   if (first_of_chain) load_past(false, carried);
-  await_projection();
+  AwaitKernelBefore();
 
   // From this token on rows are kept.
   const uint32_t kept = (item.flags & kHasCarry) == 0              ? 0xFFFFFFFFu
@@ -190,7 +163,10 @@ __device__ __forceinline__ void WorkOn(const GateConvArgs& args, const PlanHeade
     Gate gate{};
     if (i >= kLead) {
       if (turn < unknown) AwaitPhase(&shared.gate_ready[turn % kHanded], turn / kHanded & 1);
-      gate = turn < unknown ? shared.gates[turn % kHanded] : shared.known[turn - unknown];
+      // Read by a lane that arrives with the next sums, which whoever overwrites it waits for.
+      if (lane == 0) gate = turn < unknown ? shared.gates[turn % kHanded] : shared.known[turn - unknown];
+      gate.g = __shfl_sync(0xFFFFFFFFu, gate.g, 0);
+      gate.gr = __shfl_sync(0xFFFFFFFFu, gate.gr, 0);
     }
     AwaitAllBut<kKeys - 1>();
     if (i < unknown) {
@@ -240,12 +216,13 @@ __device__ __forceinline__ void WorkOn(const GateConvArgs& args, const PlanHeade
       finished += warps;
       AwaitPhase(&shared.sums_ready[i % kHanded], i / kHanded & 1);
       const Gate ended = GateOf(SumsOfWarps(shared.sums[i % kHanded], warps), args);
-      // All lanes have read the sums that the gate's arrival lets others overwrite.
-      __syncwarp();
       if (lane == 0) {
         shared.gates[i % kHanded] = ended;
         if (i < ahead) shared.known[i] = ended;
-        Arrive(&shared.gate_ready[i % kHanded]);
+      }
+      // Every lane has read sums that its arrival lets others overwrite.
+      Arrive(&shared.gate_ready[i % kHanded]);
+      if (lane == 0) {
         if (followed && (i < ahead || (i == ahead && item.count <= kPast))) {
           Publish(gates + uint64_t{local_of(i)} * args.streams, ended.gr, header.stamp);
         }
@@ -263,7 +240,7 @@ __global__ void __launch_bounds__(kMaxThreads, 2) GateConvFast(const GateConvArg
   if (blockIdx.x / args.streams >= header.num_items) return;
   if (threadIdx.x == 0) {
     for (uint64_t& barrier : shared.sums_ready) InitBarrier(&barrier, args.hidden / (2 * kHalf) * kSumsOfWarp);
-    for (uint64_t& barrier : shared.gate_ready) InitBarrier(&barrier, 1);
+    for (uint64_t& barrier : shared.gate_ready) InitBarrier(&barrier, 32);
   }
   __syncthreads();
   if ((item.flags & (kInputBf16 | kOutputBf16 | kAddHighway)) == kAddHighway && item.input != 0) {

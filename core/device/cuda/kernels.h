@@ -165,6 +165,7 @@ struct GateConvArgs {
   float inverse_root_hidden = 0;  // 1 / sqrt(H)
   uint32_t fast = 0;              // the kernel for the released shape, which this GPU has room for
   uint32_t early_start = 0;       // that kernel may begin while the one before ends: it was built for sm_90 on
+  uint32_t once = 0;              // every item has one token
 };
 // `max_items` >= header->num_items. Items of one chain come in the order of their tokens.
 cudaError_t LaunchGateConv(const GateConvArgs& args, uint32_t max_items, cudaStream_t stream);

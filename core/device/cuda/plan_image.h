@@ -46,6 +46,9 @@ struct PlanImageCounts {
   uint64_t bytes = 0;  // of the image, up to the last that is used
 };
 
+// Whether every batch of at most `tokens` tokens becomes items of one token each.
+inline bool HasItemsOfOne(const PlanShape& shape, uint32_t tokens) { return tokens <= shape.concurrent_items; }
+
 // Writes `plan`, which has passed CheckPlan, at `to` (16-byte aligned, room for the layout). `parts` [plan.parts].
 PlanImageCounts WritePlanImage(const PlanShape& shape, const PlanImageLayout& layout, const BatchPlan& plan,
                                absl::Span<const PartAddress> parts, uint32_t stamp, std::byte* to);

@@ -96,7 +96,7 @@ struct Shared {
 };
 
 template <uint32_t kTokens>
-__global__ void __launch_bounds__(kThreads, 1) ProjectRows(const ProjectRowsArgs args) {
+__global__ void __launch_bounds__(kThreads, 2) ProjectRows(const ProjectRowsArgs args) {
 #ifdef PLEIAD_WGMMA
   extern __shared__ uint4 memory[];
   auto* const base = reinterpret_cast<std::byte*>(memory) + (-SharedAddress(memory) & 1023);
