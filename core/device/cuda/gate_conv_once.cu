@@ -13,6 +13,27 @@ constexpr uint32_t kMaxThreads = kFastHidden / kColumns;
 constexpr int kTaps = 4;
 constexpr int kPast = kTaps - 1;
 
+// Half of the blocks run once the projection has left room: what they will read comes to the L2 cache meanwhile.
+__device__ void PrefetchForLater(const GateConvArgs& args, const PlanHeader& header) {
+  const uint32_t later = blockIdx.x + gridDim.x / 2;
+  if (later >= gridDim.x || later / args.streams >= header.num_items) return;
+  const ChainItem item = args.items[later / args.streams];
+  const uint32_t lines = args.hidden * sizeof(float) / 128;
+  const uint32_t line = threadIdx.x % lines;
+  const uint32_t row = threadIdx.x / lines;
+  const uint32_t at = later % args.streams * args.hidden + line * 32;
+  const void* from = nullptr;
+  if (row == 0) {
+    if (item.input != 0 && (item.flags & kInputBf16) == 0) {
+      from = reinterpret_cast<const float*>(item.input) + uint64_t{item.local} * args.streams * args.hidden + at;
+    }
+  } else if (row <= kPast) {
+    from = CarryRow(args.carries, item, row * args.dilation);
+    if (from != nullptr) from = static_cast<const float*>(from) + at;
+  }
+  if (from != nullptr) asm volatile("prefetch.global.L2 [%0];" ::"l"(from));
+}
+
 __global__ void __launch_bounds__(kMaxThreads, 2) GateConvOnce(const GateConvArgs args) {
   __shared__ float4 sums[kMaxThreads / 32];
   const PlanHeader header = *args.header;
@@ -53,6 +74,7 @@ __global__ void __launch_bounds__(kMaxThreads, 2) GateConvOnce(const GateConvArg
     const float* row = CarryRow(args.carries, item, (j + 1) * args.dilation);
     past[j] = row != nullptr ? LoadHalves(row + at) : Eight{};
   }
+  PrefetchForLater(args, header);
   AwaitKernelBefore();
 
   const uint16_t* const kv = args.key_value + uint64_t{item.first_token} * kv_width;

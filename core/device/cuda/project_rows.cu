@@ -1,10 +1,12 @@
 // project_rows: gather and projection of up to 64 tokens in one kernel, for decode: the time to read the weights once,
 // with no launch, no gap and no scratch between the two. For sm_90a alone: elsewhere its body is empty.
 //
-// A block has an even share of the outputs and walks along E in chunks of 64. Its producers copy the chunk's weights
-// and the tokens' rows, the latter straight from arena and staging, 16 bytes at a time to a ring of stages in shared
-// memory, as far ahead as there are stages. Two warpgroups of consumers each multiply 64 outputs with all tokens on the
-// tensor cores. Stages are handed over and back by mbarriers.
+// A cluster of two blocks has an even share of the outputs, and each block half of E, so that it reads half of the
+// tokens' rows: all blocks together read them often enough for the L2 cache to be what limits. A block walks along its
+// half in chunks of 64. Its producers copy the chunk's weights and the tokens' rows, the latter straight from arena and
+// staging, 16 bytes at a time to a ring of stages in shared memory, as far ahead as there are stages. Two warpgroups of
+// consumers each multiply 128 outputs with all tokens on the tensor cores. Stages are handed over and back by
+// mbarriers. In the end each block hands one warpgroup's sums to the other block and finishes those of its other one.
 //
 // An output's sum has one order, whatever tokens are in the batch.
 #include <cuda_bf16.h>
@@ -24,17 +26,35 @@ namespace {
 constexpr uint32_t kConsumers = 256;
 constexpr uint32_t kProducers = 256;
 constexpr uint32_t kThreads = kConsumers + kProducers;
-constexpr uint32_t kOutputs = 128;  // of a block, at most: 64 a warpgroup
+constexpr uint32_t kGroup = 128;    // threads of a warpgroup
+constexpr uint32_t kBlocks = 2;     // of a cluster
+constexpr uint32_t kOutputs = 208;  // of a cluster, at most; two tiles a warpgroup have room for more
 constexpr uint32_t kChunk = 64;     // along E: 128 bytes, a row of the swizzled layout
-constexpr uint32_t kStages = 8;
+constexpr uint32_t kStages = 5;
 
 #ifdef PLEIAD_WGMMA
+constexpr uint32_t kTile = 64;  // outputs of one multiplication
+constexpr uint32_t kGroupOutputs = 2 * kTile;
 constexpr uint32_t kPieces = kChunk / 8;  // of 16 bytes
 constexpr uint32_t kLines = kProducers / kPieces;
 constexpr uint32_t kEarly = 3;  // chunks
 constexpr uint32_t kNoRow = 0xFFFFFFFFu;
 
-__device__ void SyncConsumers() { asm volatile("bar.sync 1, %0;" ::"n"(kConsumers) : "memory"); }
+// Of the one warpgroup that ends the block.
+__device__ void SyncGroup() { asm volatile("bar.sync 1, %0;" ::"n"(kGroup) : "memory"); }
+
+// Barriers of all threads of the cluster that have not ended.
+__device__ void ArriveAtCluster() { asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
+__device__ void AwaitCluster() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
+
+// To the same place of another block's shared memory.
+__device__ void StoreAt(uint32_t block, uint32_t address, float4 value) {
+  asm volatile(
+      "{.reg .b32 there; mapa.shared::cluster.u32 there, %0, %1;\n"
+      "st.shared::cluster.v4.f32 [there], {%2, %3, %4, %5};}" ::"r"(address),
+      "r"(block), "f"(value.x), "f"(value.y), "f"(value.z), "f"(value.w)
+      : "memory");
+}
 
 // Rows of 128 bytes side by side, whose 16-byte pieces are swizzled by the row's number modulo 8.
 __device__ uint64_t MatrixDescriptor(uint32_t address) {
@@ -48,11 +68,11 @@ __device__ void CommitMultiply() { asm volatile("wgmma.commit_group.sync.aligned
 // The products but the last have been made.
 __device__ void AwaitMultiplyBefore() { asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory"); }
 // The sums may be touched again.
-template <uint32_t kCount>
-__device__ void AwaitMultiply(float (&sums)[kCount]) {
+template <uint32_t kTiles, uint32_t kCount>
+__device__ void AwaitMultiply(float (&sums)[kTiles][kCount]) {
   asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
 #pragma unroll
-  for (uint32_t i = 0; i < kCount; ++i) asm volatile("" : "+f"(sums[i])::"memory");
+  for (uint32_t i = 0; i < kTiles * kCount; ++i) asm volatile("" : "+f"(sums[i / kCount][i % kCount])::"memory");
 }
 
 // sums[64 outputs, tokens] += a[64, 16] * b[tokens, 16]
@@ -91,12 +111,13 @@ struct Stage {
 
 template <uint32_t kTokens>
 struct Shared {
-  Stage<kTokens> stages[kStages];  // aligned to 1024 bytes, as the swizzle wants it
-  uint32_t rows[];                 // [kTokens, heads]
+  Stage<kTokens> stages[kStages];      // aligned to 1024 bytes, as the swizzle wants it
+  float4 handed[kTokens / 4][kGroup];  // the other block's sums, and then what goes out
+  uint32_t rows[];                     // [kTokens, heads]
 };
 
 template <uint32_t kTokens>
-__global__ void __launch_bounds__(kThreads, 2) ProjectRows(const ProjectRowsArgs args) {
+__global__ void __launch_bounds__(kThreads, kTokens < 64 ? 2 : 1) ProjectRows(const ProjectRowsArgs args) {
 #ifdef PLEIAD_WGMMA
   extern __shared__ uint4 memory[];
   auto* const base = reinterpret_cast<std::byte*>(memory) + (-SharedAddress(memory) & 1023);
@@ -112,10 +133,17 @@ __global__ void __launch_bounds__(kThreads, 2) ProjectRows(const ProjectRowsArgs
     }
   }
   __syncthreads();
-  const uint32_t tiles = args.outputs / 8;
-  const uint32_t first_output = 8 * (blockIdx.x * tiles / gridDim.x);
-  const uint32_t outputs = 8 * ((blockIdx.x + 1) * tiles / gridDim.x) - first_output;
-  const uint32_t chunks = (args.embed + kChunk - 1) / kChunk;
+  ArriveAtCluster();  // it has begun, so the other block may write to its memory
+  const uint32_t rank = blockIdx.x % kBlocks;
+  const uint32_t clusters = gridDim.x / kBlocks;
+  const uint32_t cluster = blockIdx.x / kBlocks;
+  const uint32_t eights = args.outputs / 8;
+  const uint32_t first_output = 8 * (cluster * eights / clusters);
+  const uint32_t outputs = 8 * ((cluster + 1) * eights / clusters) - first_output;
+  const uint32_t all_chunks = (args.embed + kChunk - 1) / kChunk;
+  const uint32_t half = (all_chunks + 1) / 2;
+  const uint32_t first_chunk = rank * half;
+  const uint32_t chunks = rank == 0 ? half : all_chunks - half;
   const uint32_t heads = args.embed / args.gather.head_dim;
 
   if (threadIdx.x >= kConsumers) {
@@ -123,13 +151,14 @@ __global__ void __launch_bounds__(kThreads, 2) ProjectRows(const ProjectRowsArgs
     const uint32_t piece = thread % kPieces;
     const uint32_t line = thread / kPieces;
     const uint32_t swizzled = line * kChunk * 2 + (piece ^ line % 8) * 16;  // in bytes; lines go on by multiples of 8
-    const uint16_t* const weights = args.weights + uint64_t{first_output + line} * args.embed + piece * 8;
+    const uint32_t begin = first_chunk * kChunk + piece * 8;                // along E
+    const uint16_t* const weights = args.weights + uint64_t{first_output + line} * args.embed + begin;
     const auto fetch_weights = [&](uint32_t chunk) {
       const uint32_t to = SharedAddress(shared.stages[chunk % kStages].weights) + swizzled;
-      const uint32_t bytes = chunk * kChunk + piece * 8 < args.embed ? 16 : 0;
+      const uint32_t bytes = begin + chunk * kChunk < args.embed ? 16 : 0;
       const uint16_t* from = weights + chunk * kChunk;
 #pragma unroll
-      for (uint32_t i = 0; i < kOutputs / kLines; ++i) {
+      for (uint32_t i = 0; i < (kOutputs + kLines - 1) / kLines; ++i) {
         if (line + i * kLines < outputs) {
           CopyAsync(to + i * kLines * kChunk * 2, from + uint64_t{i * kLines} * args.embed, bytes);
         }
@@ -137,7 +166,7 @@ __global__ void __launch_bounds__(kThreads, 2) ProjectRows(const ProjectRowsArgs
     };
     // Chunk after chunk.
     uint32_t head = 0;
-    uint32_t at = piece * 8;  // of the head's row
+    uint32_t at = begin;  // of the head's row
     const auto fetch_rows = [&](uint32_t chunk) {
       for (; at >= args.gather.head_dim; at -= args.gather.head_dim) ++head;
       const uint32_t to = SharedAddress(shared.stages[chunk % kStages].rows) + swizzled;
@@ -154,6 +183,7 @@ __global__ void __launch_bounds__(kThreads, 2) ProjectRows(const ProjectRowsArgs
     // The first weights are asked for while the list of rows is on its way.
     const uint32_t early = min(kEarly, chunks);
     for (uint32_t chunk = 0; chunk < early; ++chunk) fetch_weights(chunk);
+    AwaitCluster();
     __syncthreads();
     for (uint32_t chunk = 0; chunk < chunks; ++chunk) {
       if (chunk >= kStages) AwaitPhase(&empty[chunk % kStages], chunk / kStages + 1 & 1);
@@ -163,77 +193,119 @@ __global__ void __launch_bounds__(kThreads, 2) ProjectRows(const ProjectRowsArgs
     }
     return;
   }
-
   const PlanHeader header = *args.gather.header;
   for (uint32_t i = threadIdx.x; i < kTokens * heads; i += kConsumers) {
     const uint32_t row = args.gather.rows[min(i, args.gather.max_rows - 1)];
     shared.rows[i] = i < header.num_rows ? row : kNoRow;
   }
+  AwaitCluster();
   __syncthreads();
   // Nothing in this launch reads what they move.
   if (header.num_moves != 0) MoveUndoRows(args.gather.moves, header.num_moves, args.gather.carries, kConsumers);
 
-  const uint32_t warpgroup = threadIdx.x / 128;
+  const uint32_t group = threadIdx.x / kGroup;
+  const uint32_t thread = threadIdx.x % kGroup;
   const uint32_t lane = threadIdx.x % 32;
-  float sums[kTokens / 2] = {};
+  // Tiles that reach past the outputs multiply what lies there; nobody looks at those sums.
+  float sums[2][kTokens / 2] = {};
 #pragma unroll 1
   for (uint32_t chunk = 0; chunk < chunks; ++chunk) {
     AwaitPhase(&full[chunk % kStages], chunk / kStages & 1);
     // What the producers' copies wrote is read by the tensor cores.
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
     const Stage<kTokens>& stage = shared.stages[chunk % kStages];
-    const uint64_t a = MatrixDescriptor(SharedAddress(stage.weights[64 * warpgroup]));
+    const uint64_t a = MatrixDescriptor(SharedAddress(stage.weights[kGroupOutputs * group]));
+    const uint64_t next = MatrixDescriptor(SharedAddress(stage.weights[kGroupOutputs * group + kTile]));
     const uint64_t b = MatrixDescriptor(SharedAddress(stage.rows));
     BeginMultiply();
 #pragma unroll
-    for (uint32_t k = 0; k < kChunk / 16; ++k) Multiply(sums, a + 2 * k, b + 2 * k);
+    for (uint32_t k = 0; k < kChunk / 16; ++k) {
+      Multiply(sums[0], a + 2 * k, b + 2 * k);
+      Multiply(sums[1], next + 2 * k, b + 2 * k);
+    }
     CommitMultiply();
     AwaitMultiplyBefore();
     if (chunk > 0 && lane == 0) Arrive(&empty[(chunk - 1) % kStages]);
   }
   AwaitMultiply(sums);
-  SyncConsumers();
 
-  // To rows of BF16, where the stages were. A thread has two outputs, 8 apart, of pairs of tokens.
-  constexpr uint32_t kPitch = kOutputs + 8;
-  auto* const out = reinterpret_cast<uint16_t*>(memory);  // [kTokens, kPitch]
-  const uint32_t output = threadIdx.x / 32 * 16 + lane / 4;
+  // The block of a group's number ends that group's outputs.
+  if (group != rank) {
 #pragma unroll
-  for (uint32_t i = 0; i < kTokens / 8; ++i) {
-    uint16_t* to = out + (8 * i + lane % 4 * 2) * kPitch + output;
-    const uint32_t low = RoundPair(sums[4 * i], sums[4 * i + 1]);
-    const uint32_t high = RoundPair(sums[4 * i + 2], sums[4 * i + 3]);
-    to[0] = static_cast<uint16_t>(low);
-    to[kPitch] = static_cast<uint16_t>(low >> 16);
-    to[8] = static_cast<uint16_t>(high);
-    to[kPitch + 8] = static_cast<uint16_t>(high >> 16);
+    for (uint32_t i = 0; i < kTokens / 4; ++i) {
+      const float* from = sums[i / (kTokens / 8)] + i % (kTokens / 8) * 4;
+      StoreAt(group, SharedAddress(&shared.handed[i][thread]), {from[0], from[1], from[2], from[3]});
+    }
   }
-  SyncConsumers();
-  const uint32_t per_token = outputs / 8;
-  for (uint32_t i = threadIdx.x; i < args.tokens * per_token; i += kConsumers) {
+  ArriveAtCluster();
+  AwaitCluster();
+  if (group != rank) return;
+#pragma unroll
+  for (uint32_t i = 0; i < kTokens / 4; ++i) {
+    float* to = sums[i / (kTokens / 8)] + i % (kTokens / 8) * 4;
+    const float4 other = shared.handed[i][thread];
+    to[0] += other.x;
+    to[1] += other.y;
+    to[2] += other.z;
+    to[3] += other.w;
+  }
+  SyncGroup();
+
+  // To rows of BF16. A thread has two outputs, 8 apart, of pairs of tokens.
+  constexpr uint32_t kPitch = kGroupOutputs + 8;
+  auto* const out = reinterpret_cast<uint16_t*>(shared.handed);  // [kTokens, kPitch]
+  static_assert(sizeof(shared.handed) >= kTokens * kPitch * sizeof(uint16_t));
+#pragma unroll
+  for (uint32_t tile = 0; tile < 2; ++tile) {
+    const uint32_t output = tile * kTile + thread / 32 * 16 + lane / 4;
+#pragma unroll
+    for (uint32_t i = 0; i < kTokens / 8; ++i) {
+      uint16_t* to = out + (8 * i + lane % 4 * 2) * kPitch + output;
+      const uint32_t low = RoundPair(sums[tile][4 * i], sums[tile][4 * i + 1]);
+      const uint32_t high = RoundPair(sums[tile][4 * i + 2], sums[tile][4 * i + 3]);
+      to[0] = static_cast<uint16_t>(low);
+      to[kPitch] = static_cast<uint16_t>(low >> 16);
+      to[8] = static_cast<uint16_t>(high);
+      to[kPitch + 8] = static_cast<uint16_t>(high >> 16);
+    }
+  }
+  SyncGroup();
+  const uint32_t before = kGroupOutputs * group;
+  const uint32_t per_token = outputs > before ? min(outputs - before, kGroupOutputs) / 8 : 0;
+  for (uint32_t i = thread; i < args.tokens * per_token; i += kGroup) {
     const uint32_t token = i / per_token;
     const uint32_t at = i % per_token * 8;
-    *reinterpret_cast<uint4*>(args.out + uint64_t{token} * args.outputs + first_output + at) =
+    *reinterpret_cast<uint4*>(args.out + uint64_t{token} * args.outputs + first_output + before + at) =
         *reinterpret_cast<const uint4*>(out + token * kPitch + at);
   }
 #endif
 }
 
-// One per multiprocessor, or more where that makes too many outputs for one.
-uint32_t Blocks(uint32_t outputs, uint32_t multiprocessors) {
-  return max(min(outputs / 8, multiprocessors), (outputs + kOutputs - 1) / kOutputs);
+// As many as run at once, or more where that makes too many outputs for one.
+uint32_t Clusters(uint32_t outputs, uint32_t multiprocessors) {
+  return max(min(outputs / 8, multiprocessors / kBlocks), (outputs + kOutputs - 1) / kOutputs);
 }
 
 template <uint32_t kTokens>
 size_t SharedBytes(uint32_t heads) {
-  return 1024 + sizeof(Stage<kTokens>) * kStages + size_t{kTokens} * heads * sizeof(uint32_t);
+  return 1024 + sizeof(Shared<kTokens>) + size_t{kTokens} * heads * sizeof(uint32_t);
 }
 
 template <uint32_t kTokens>
 cudaError_t Launch(const ProjectRowsArgs& args, uint32_t multiprocessors, cudaStream_t stream) {
-  const size_t shared = SharedBytes<kTokens>(args.embed / args.gather.head_dim);
-  ProjectRows<kTokens><<<Blocks(args.outputs, multiprocessors), kThreads, shared, stream>>>(args);
-  return cudaGetLastError();
+  cudaLaunchAttribute attribute = {};
+  attribute.id = cudaLaunchAttributeClusterDimension;
+  attribute.val.clusterDim.x = kBlocks;
+  attribute.val.clusterDim.y = 1;
+  attribute.val.clusterDim.z = 1;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(kBlocks * Clusters(args.outputs, multiprocessors));
+  config.blockDim = dim3(kThreads);
+  config.dynamicSmemBytes = SharedBytes<kTokens>(args.embed / args.gather.head_dim);
+  config.stream = stream;
+  config.attrs = &attribute;
+  config.numAttrs = 1;
+  return cudaLaunchKernelEx(&config, ProjectRows<kTokens>, args);
 }
 
 template <uint32_t kTokens>
