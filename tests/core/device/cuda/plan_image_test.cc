@@ -116,7 +116,9 @@ TEST_P(PlanImageTest, ItemsCoverEveryTokenOnceAndFollowThoseTheyWaitFor) {
   }
   EXPECT_EQ(item_of.size(), made_.plan.num_tokens);
   EXPECT_LE(counts_.items, made_.plan.num_tokens);
-  if (HasItemsOfOne(shape_, made_.plan.num_tokens)) EXPECT_EQ(counts_.items, made_.plan.num_tokens);
+  if (HasItemsOfOne(shape_, made_.plan.num_tokens)) {
+    EXPECT_EQ(counts_.items, made_.plan.num_tokens);
+  }
 }
 
 TEST_P(PlanImageTest, ItemsSayWhatTheirSegmentAndPartSay) {
