@@ -116,8 +116,24 @@ TEST_P(PlanImageTest, ItemsCoverEveryTokenOnceAndFollowThoseTheyWaitFor) {
   }
   EXPECT_EQ(item_of.size(), made_.plan.num_tokens);
   EXPECT_LE(counts_.items, made_.plan.num_tokens);
-  if (HasItemsOfOne(shape_, made_.plan.num_tokens)) {
-    EXPECT_EQ(counts_.items, made_.plan.num_tokens);
+}
+
+TEST_P(PlanImageTest, ABatchOfNoMoreTokensThanRunAtOnceBecomesItemsOfOne) {
+  const uint32_t tokens = made_.plan.num_tokens;
+  PlanShape shape = shape_;
+  uint32_t least = 1;  // number of items at once from which on all items have one token
+  for (shape.concurrent_items = tokens + 3; shape.concurrent_items > 0; --shape.concurrent_items) {
+    const PlanImageCounts counts = WritePlanImage(shape, layout_, made_.plan, made_.addresses, 77, image_.data());
+    if (counts.items != tokens) {
+      least = shape.concurrent_items + 1;
+      break;
+    }
+  }
+  for (shape.concurrent_items = 1; shape.concurrent_items <= tokens + 3; ++shape.concurrent_items) {
+    EXPECT_EQ(HasItemsOfOne(shape, tokens), shape.concurrent_items >= tokens);
+    if (HasItemsOfOne(shape, tokens)) {
+      EXPECT_GE(shape.concurrent_items, least);
+    }
   }
 }
 
