@@ -3,9 +3,10 @@
 #include <algorithm>
 #include <atomic>
 #include <limits>
-#include <set>
 #include <string>
 
+#include "absl/algorithm/container.h"
+#include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
 #include "client/error_info.h"
 #include "client/sequence.h"
@@ -20,9 +21,9 @@ struct StepQueue::Lane {
     bool rewinds = false;  // starts before an end the carry may stand at, and adds tokens; known when admitted
   };
   LaneKey key;
-  std::deque<Item> items;  // unanswered, in order
-  size_t admitted = 0;     // of them, from the front
-  uint64_t next = 0;       // end of the last step submitted
+  absl::InlinedVector<Item, 2> items;  // unanswered, in order
+  size_t admitted = 0;                 // of them, from the front
+  uint64_t next = 0;                   // end of the last step submitted
 };
 
 namespace {
@@ -64,6 +65,22 @@ absl::Status Place(const StepQueue::OutputPlace& place, StepResult* result) {
   return absl::OkStatus();
 }
 
+// The first segment whose sequence an earlier one names.
+std::optional<uint32_t> Repeated(const std::vector<StepSegment>& segments) {
+  std::vector<std::pair<const Sequence*, uint32_t>> named;
+  named.reserve(segments.size());
+  for (uint32_t i = 0; i < segments.size(); ++i) {
+    if (segments[i].sequence != nullptr) named.emplace_back(segments[i].sequence, i);
+  }
+  std::sort(named.begin(), named.end());
+  std::optional<uint32_t> first;
+  for (size_t i = 1; i < named.size(); ++i) {
+    if (named[i].first != named[i - 1].first) continue;
+    first = std::min(first.value_or(named[i].second), named[i].second);
+  }
+  return first;
+}
+
 uint64_t NextStreamId() {
   static std::atomic<uint64_t> next{1};
   return next.fetch_add(1, std::memory_order_relaxed);
@@ -99,7 +116,6 @@ absl::Status StepQueue::Prepare(const Step& step, WireStep* wire) const {
     }
     wire->layer_index = model_.layers[0].layer_index;
   }
-  std::set<const Sequence*> named;
   for (uint32_t i = 0; i < step.segments.size(); ++i) {
     const Sequence* sequence = step.segments[i].sequence;
     if (sequence == nullptr) continue;
@@ -108,11 +124,11 @@ absl::Status StepQueue::Prepare(const Step& step, WireStep* wire) const {
                     absl::StrCat("segments[", i, "].sequence names no sequence: it was moved from or released"),
                     {.reason = Reason::kSequenceUnknown, .segment = i, .field = "sequence"});
     }
-    if (!named.insert(sequence).second) {
-      return Refuse(absl::StatusCode::kInvalidArgument,
-                    absl::StrCat("segments[", i, "].sequence appears twice: a step takes a sequence once"),
-                    {.reason = Reason::kDuplicateSequence, .segment = i, .field = "sequence"});
-    }
+  }
+  if (const std::optional<uint32_t> i = Repeated(step.segments)) {
+    return Refuse(absl::StatusCode::kInvalidArgument,
+                  absl::StrCat("segments[", *i, "].sequence appears twice: a step takes a sequence once"),
+                  {.reason = Reason::kDuplicateSequence, .segment = *i, .field = "sequence"});
   }
   const uint64_t bytes = step.highway.data.size() + uint64_t{5} * step.token_ids.size() +
                          uint64_t{32} * step.segments.size() + kMessageOverhead;
@@ -152,7 +168,8 @@ absl::Status StepQueue::Prepare(const Step& step, WireStep* wire) const {
 }
 
 void StepQueue::JoinLanes(const Step& step, Entry* entry) {
-  std::set<SequenceState*> joined;
+  entry->wire.segments.reserve(step.segments.size());
+  entry->places.reserve(step.segments.size());
   for (uint32_t i = 0; i < step.segments.size(); ++i) {
     const StepSegment& segment = step.segments[i];
     WireSegment& wire = entry->wire.segments.emplace_back();
@@ -162,7 +179,8 @@ void StepQueue::JoinLanes(const Step& step, Entry* entry) {
     if (segment.sequence == nullptr || segment.sequence->state_ == nullptr) continue;
     const std::shared_ptr<SequenceState>& sequence = segment.sequence->state_;
     wire.sequence = sequence->id();
-    if (!joined.insert(sequence.get()).second) continue;
+    const auto joined = [&](const Entry::Place& place) { return place.sequence == sequence; };
+    if (entry->doom.has_value() && absl::c_any_of(entry->places, joined)) continue;  // a step may be doomed for that
     if (sequence->JoinStream(stream_id_) && sequence->epoch() >= std::max(epoch_, wanted_epoch_)) {
       wanted_epoch_ = sequence->epoch() + 1;
     }

@@ -20,6 +20,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "client/connection.h"
@@ -118,7 +119,7 @@ class StepQueue {
   uint64_t wanted_epoch_ = 1;  // above epoch_: nothing is admitted until nothing is unanswered
   size_t admitted_ = 0;
   std::map<uint64_t, EntryPtr> entries_;  // unanswered, by request id
-  std::map<LaneKey, std::unique_ptr<Lane>> lanes_;
+  absl::flat_hash_map<LaneKey, std::unique_ptr<Lane>> lanes_;
   std::deque<EntryPtr> ready_;  // admitted, to be sent
   std::vector<Completion> completions_;
 };
