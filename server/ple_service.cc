@@ -76,6 +76,7 @@ grpc::ServerUnaryReactor* PleService::OpenSequence(grpc::CallbackServerContext* 
     call->Complete(call->refusal());
   } else {
     OpenRequest open = ToOpenRequest(*request);
+    open.owner = state_->clients.NameOf(*context);
     if (call->client() != nullptr) {
       open.place = Client::TakeSequence(call->client());
       if (open.place == nullptr) open.refused = call->client()->TooManySequences();

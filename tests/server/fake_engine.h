@@ -48,6 +48,9 @@ class FakeEngine final : public Engine {
   void BlockStop();
   void UnblockStop();
   void WaitForStop();
+  // From now on GiveSequences gives one sequence and never returns; WaitForGive returns once it has given it.
+  void BlockGive();
+  void WaitForGive();
   // The rows of each Warm, once there are `count` calls.
   std::vector<std::vector<RowId>> WaitForWarms(size_t count);
   // Warms from the `first`th on, counted from 0, are answered Unavailable.
@@ -104,6 +107,8 @@ class FakeEngine final : public Engine {
   bool draining_ ABSL_GUARDED_BY(mutex_) = false;
   bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
   bool stop_blocked_ ABSL_GUARDED_BY(mutex_) = false;
+  bool give_blocked_ ABSL_GUARDED_BY(mutex_) = false;
+  bool given_ ABSL_GUARDED_BY(mutex_) = false;
   std::function<void()> on_idle_ ABSL_GUARDED_BY(mutex_);
   std::function<void(absl::Status)> on_lost_ ABSL_GUARDED_BY(mutex_);
 };
