@@ -246,6 +246,7 @@ MetricsSnapshot Server::Snapshot() const {
     if (engine != nullptr) snapshot.engine = engine->stats();
   }
   snapshot.rpcs = &state_.counters;
+  snapshot.certificate = state_.certificate();
   snapshot.in_flight = state_.admission.used();
   const ServiceLimits& limits = state_.limits();
   snapshot.in_flight_limits = {.requests = limits.inflight_requests, .bytes = limits.inflight_bytes};
