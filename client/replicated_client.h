@@ -67,8 +67,8 @@ struct ReplicatedOptions {
   absl::Duration max_backoff = absl::Seconds(2);
   uint64_t jitter_seed = 1;
   // So often a client whose sequences are not on the first replica of its key looks whether that, or another one before
-  // theirs, is ready, and moves them there between two steps; 0: never. So load spreads again over servers that are
-  // back or new.
+  // theirs, is ready, and moves them there between two steps; at least 1 ms, 0: never. So load spreads again over
+  // servers that are back or new.
   absl::Duration move_back_interval = absl::Minutes(5);
   // Attempts to move, at once and on average.
   double retry_budget = 20;

@@ -135,8 +135,8 @@ TEST(ReplicatedOptionsTest, ABadMemberIsRefusedByName) {
               HasSubstr("give_up_after"));
   EXPECT_THAT(refused([](ReplicatedOptions& o) { o.reconnect_timeout = -absl::Seconds(1); }),
               HasSubstr("reconnect_timeout -1s"));
-  EXPECT_THAT(refused([](ReplicatedOptions& o) { o.move_back_interval = -absl::Seconds(1); }),
-              HasSubstr("move_back_interval -1s"));
+  EXPECT_THAT(refused([](ReplicatedOptions& o) { o.move_back_interval = absl::Microseconds(999); }),
+              HasSubstr("move_back_interval 999us"));
   EXPECT_THAT(refused([](ReplicatedOptions& o) { o.max_backoff = absl::Nanoseconds(1); }), HasSubstr("max_backoff"));
   EXPECT_THAT(refused([](ReplicatedOptions& o) { o.retry_budget = 0; }), HasSubstr("retry_budget"));
   EXPECT_THAT(refused([](ReplicatedOptions& o) { o.retries_per_second = 0; }), HasSubstr("retries_per_second"));
