@@ -50,6 +50,9 @@ absl::Status ReplicatedOptions::Validate() const {
   }
   if (reconnect_timeout < absl::ZeroDuration())
     return Bad("reconnect_timeout", reconnect_timeout, "must not be negative");
+  if (move_back_interval != absl::ZeroDuration() && move_back_interval < absl::Milliseconds(1)) {
+    return Bad("move_back_interval", move_back_interval, "must be 0 or at least 1 ms");
+  }
   if (max_backoff < initial_backoff) return Bad("max_backoff", max_backoff, "must not be below initial_backoff");
   if (!(retry_budget >= 1)) return Bad("retry_budget", absl::StrCat(retry_budget), "must be 1 or more");
   if (!(retries_per_second > 0)) {
@@ -102,9 +105,11 @@ absl::StatusOr<Client> ReplicatedClient::ConnectIfReady(const ClientOptions& opt
 }
 
 absl::StatusOr<std::unique_ptr<ReplicatedClient>> ReplicatedClient::Connect(const ReplicatedOptions& options,
-                                                                            Connector connector) {
+                                                                            Connector connector,
+                                                                            internal::Clock* clock) {
   if (absl::Status s = options.Validate(); !s.ok()) return s;
-  auto core = std::make_shared<internal::ReplicatedCore>(options, std::move(connector));
+  auto core = std::make_shared<internal::ReplicatedCore>(options, std::move(connector),
+                                                         clock != nullptr ? clock : internal::Clock::Real());
   if (absl::Status s = core->Start(); !s.ok()) return s;
   return std::unique_ptr<ReplicatedClient>(new ReplicatedClient(std::move(core)));
 }

@@ -29,6 +29,7 @@
 namespace pleiad::client {
 
 namespace internal {
+class Clock;
 class ReplicatedCore;
 struct ReplicatedRecord;
 }  // namespace internal
@@ -36,7 +37,9 @@ struct ReplicatedRecord;
 enum class Failover : uint8_t { kOff, kOn };
 
 struct ReplicatedOptions {
-  std::vector<std::string> addresses = {};  // "HOST:PORT" or "unix:PATH" each, all different; all serve one model
+  // "HOST:PORT" or "unix:PATH" each, all different; all serve one model. Of servers that come and go (a StatefulSet
+  // that scales) all that there may be: those that are not there are passed over.
+  std::vector<std::string> addresses = {};
   // Chooses the replica, by rendezvous hashing, and goes with every call as ClientOptions::affinity_key: an engine
   // rank.
   std::string affinity_key = {};
@@ -63,6 +66,10 @@ struct ReplicatedOptions {
   absl::Duration initial_backoff = absl::Milliseconds(50);
   absl::Duration max_backoff = absl::Seconds(2);
   uint64_t jitter_seed = 1;
+  // So often a client whose sequences are not on the first replica of its key looks whether that, or another one before
+  // theirs, is ready, and moves them there between two steps; at least 1 ms, 0: never. So load spreads again over
+  // servers that are back or new.
+  absl::Duration move_back_interval = absl::Minutes(5);
   // Attempts to move, at once and on average.
   double retry_budget = 20;
   double retries_per_second = 1;
@@ -79,6 +86,7 @@ struct ReplicatedOptions {
 struct ReplicatedCounters {
   uint64_t moves = 0;            // to another replica, or anew to the same one, after a loss
   uint64_t drain_moves = 0;      // away from a replica that drains
+  uint64_t moves_back = 0;       // to a replica that comes before in the order of the key
   uint64_t failed_attempts = 0;  // to move
   uint64_t given_up = 0;         // times that no replica was found
   uint64_t mended = 0;           // sequences opened again on a replica that had forgotten them
@@ -127,7 +135,8 @@ class ReplicatedSequence {
 // healthy. Then the next one in rendezvous order that is healthy gets every sequence: opened from the snapshot,
 // replayed up to the last step that was answered, then the unanswered steps in order. A step's result is given once and
 // is that of one application, in the one line of steps that the sequence has. A replica that has forgotten a sequence
-// gets it the same way. One that drains is left between two steps; it then releases what it had.
+// gets it the same way. One that drains is left between two steps, and so is one when a better one is back; it then
+// releases what it had.
 //
 // Statuses of a step: as StepStream's, Unavailable only when no replica was found. Regions of shared memory are
 // InvalidArgument: another server cannot read them.
@@ -141,8 +150,10 @@ class ReplicatedClient {
 
   // Blocks until a replica answers, at most options.give_up_after. InvalidArgument on bad options, else the last
   // replica's status.
+  // `clock`, for tests: null is the system's; it outlives the client.
   static absl::StatusOr<std::unique_ptr<ReplicatedClient>> Connect(const ReplicatedOptions& options,
-                                                                   Connector connector = &ConnectIfReady);
+                                                                   Connector connector = &ConnectIfReady,
+                                                                   internal::Clock* clock = nullptr);
   ~ReplicatedClient();
 
   // Of the replica that was reached first; all have its model_id.

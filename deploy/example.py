@@ -1,7 +1,7 @@
 #!/usr/bin/python3
-"""Two steps, a rewind, a snapshot and a release, from Python: deploy/example.py [HOST:PORT | unix:PATH]
+"""Two steps, a rewind, a snapshot and a release, from Python.
 Needs python3-grpcio, python3-protobuf and protobuf-compiler."""
-import pathlib, subprocess, sys, tempfile
+import argparse, pathlib, subprocess, sys, tempfile
 import grpc
 
 with tempfile.TemporaryDirectory() as stubs:  # messages by protoc; methods by name below
@@ -9,14 +9,29 @@ with tempfile.TemporaryDirectory() as stubs:  # messages by protoc; methods by n
     subprocess.run(["protoc", f"-I{proto}", f"--python_out={stubs}", "pleiad/v1/ple.proto"], check=True)
     sys.path.insert(0, stubs)
     from pleiad.v1 import ple_pb2 as pb
-address = sys.argv[1] if len(sys.argv) > 1 else "127.0.0.1:50051"
-small = grpc.insecure_channel(address)
-def method(channel, name, request, response, kind="unary_unary"):
-    return getattr(channel, kind)(f"/pleiad.v1.Ple/{name}", request.SerializeToString, response.FromString)
+flags = argparse.ArgumentParser(description=__doc__)
+flags.add_argument("address", nargs="?", default="127.0.0.1:50051", metavar="HOST:PORT | unix:PATH")
+flags.add_argument("--tls-ca", type=pathlib.Path, metavar="FILE", help="PEM of the server's authority; without it: plaintext")
+flags.add_argument("--tls-cert", type=pathlib.Path, metavar="FILE", help="PEM of the client's own certificate")
+flags.add_argument("--tls-key", type=pathlib.Path, metavar="FILE", help="PEM of its key")
+flags.add_argument("--token-file", type=pathlib.Path, metavar="FILE", help="the token, alone; over TLS or within this machine")
+flags = flags.parse_args()
+metadata = [("authorization", f"Bearer {flags.token_file.read_text().strip()}")] if flags.token_file else []
 
+def channel_to(address, options=()):
+    if not flags.tls_ca:
+        return grpc.insecure_channel(address, options)
+    own = [flags.tls_key.read_bytes(), flags.tls_cert.read_bytes()] if flags.tls_cert else [None, None]
+    return grpc.secure_channel(address, grpc.ssl_channel_credentials(flags.tls_ca.read_bytes(), *own), options)
+
+def method(channel, name, request, response, kind="unary_unary"):
+    call = getattr(channel, kind)(f"/pleiad.v1.Ple/{name}", request.SerializeToString, response.FromString)
+    return lambda message: call(message, metadata=metadata)
+
+small = channel_to(flags.address)
 model = method(small, "GetModel", pb.GetModelRequest, pb.GetModelResponse)(pb.GetModelRequest())
 largest = min(2 * model.limits.max_message_bytes + sum(layer.aux_bytes for layer in model.layers), 2**31 - 1)
-channel = grpc.insecure_channel(address, options=[("grpc.max_receive_message_length", largest)])
+channel = channel_to(flags.address, [("grpc.max_receive_message_length", largest)])
 layer, channels = model.layers[0].layer_index, model.geometry.channels
 print(f"model {model.model_id} on {model.device}: layer {layer}, {channels} channels")
 opened = method(channel, "OpenSequence", pb.OpenSequenceRequest, pb.OpenSequenceResponse)(

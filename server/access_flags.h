@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "server/listener.h"
 
 namespace CLI {
@@ -22,6 +23,8 @@ struct AccessFlags {
   std::string auth_tokens;       // file of tokens; empty: none is asked for
   uint32_t socket_mode = 0660;   // of unix: listeners
   std::string health_listen;     // health alone, plaintext; empty: nowhere
+  // A connection that has not shaken hands by then is closed. Of no command-line flag: tests shorten it.
+  absl::Duration handshake_timeout = absl::Seconds(20);
   // Of one client; 0: no limit of its own.
   uint32_t client_max_sequences = 0;
   uint32_t client_max_requests = 0;

@@ -5,6 +5,8 @@
 #include <openssl/pem.h>
 #include <openssl/x509.h>
 
+#include <algorithm>
+#include <ctime>
 #include <utility>
 #include <vector>
 
@@ -47,6 +49,12 @@ KeyPtr ParseKey(const std::string& pem) {
   return key;
 }
 
+absl::Time ExpiryOf(const X509& certificate) {
+  std::tm utc{};
+  if (ASN1_TIME_to_tm(X509_get0_notAfter(&certificate), &utc) != 1) return absl::UnixEpoch();
+  return absl::FromTM(utc, absl::UTCTimeZone());
+}
+
 absl::Status Refuse(absl::string_view flag, const std::string& path, absl::string_view rule) {
   return absl::InvalidArgumentError(absl::StrCat("--", flag, " ", path, ": ", rule));
 }
@@ -84,10 +92,15 @@ absl::StatusOr<Certificate> CertificateFiles::Read() const {
   if (X509_cmp_current_time(X509_get0_notAfter(chain.front().get())) < 0) {
     spdlog::warn("--tls-cert {}: the certificate has expired; clients will refuse it", flags_.tls_cert);
   }
+  read.chain_expiry = absl::InfiniteFuture();
+  for (const X509Ptr& certificate : chain) read.chain_expiry = std::min(read.chain_expiry, ExpiryOf(*certificate));
+  read.client_ca_expiry = absl::InfinitePast();
   if (!flags_.tls_client_ca.empty()) {
     PLEIAD_ASSIGN_OR_RETURN(read.client_ca, ReadSmallFile("tls-client-ca", flags_.tls_client_ca, Secrecy::kPublic));
-    if (ParseCertificates(read.client_ca).empty()) {
-      return Refuse("tls-client-ca", flags_.tls_client_ca, "holds no PEM certificate");
+    const std::vector<X509Ptr> authorities = ParseCertificates(read.client_ca);
+    if (authorities.empty()) return Refuse("tls-client-ca", flags_.tls_client_ca, "holds no PEM certificate");
+    for (const X509Ptr& authority : authorities) {
+      read.client_ca_expiry = std::max(read.client_ca_expiry, ExpiryOf(*authority));
     }
   }
   return read;

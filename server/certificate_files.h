@@ -6,6 +6,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "core/base/mutex.h"
 #include "server/access_flags.h"
 #include "server/watched_file.h"
@@ -16,6 +17,8 @@ namespace pleiad {
 struct Certificate {
   std::string chain, key;
   std::string client_ca;  // empty: clients show none
+  // When the first certificate of the chain expires that does, and the last one of client_ca.
+  absl::Time chain_expiry, client_ca_expiry;
 };
 
 // Thread-safe.

@@ -36,6 +36,15 @@ std::shared_ptr<const void> Client::TakeSequence(const std::shared_ptr<Client>& 
   do {
     if (client->max_sequences_ > 0 && open >= client->max_sequences_) return nullptr;
   } while (!client->sequences_.compare_exchange_weak(open, open + 1));
+  return PlaceOf(client);
+}
+
+std::shared_ptr<const void> Client::KeepSequence(const std::shared_ptr<Client>& client) {
+  client->sequences_.fetch_add(1);
+  return PlaceOf(client);
+}
+
+std::shared_ptr<const void> Client::PlaceOf(const std::shared_ptr<Client>& client) {
   // The deleter runs under a lock of the engine's: it takes none itself.
   return {client.get(), [client](const void*) { client->sequences_.fetch_sub(1); }};
 }
@@ -72,8 +81,11 @@ std::string ClientTable::NameOf(const grpc::CallbackServerContext& context) cons
 }
 
 std::shared_ptr<Client> ClientTable::Find(const grpc::CallbackServerContext& context) {
+  return limited_ ? Named(NameOf(context)) : nullptr;
+}
+
+std::shared_ptr<Client> ClientTable::Named(const std::string& name) {
   if (!limited_) return nullptr;
-  const std::string name = NameOf(context);
   MutexLock lock(&mutex_);
   std::weak_ptr<Client>& known = clients_[name];
   if (std::shared_ptr<Client> client = known.lock()) return client;

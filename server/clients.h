@@ -29,12 +29,17 @@ class Client {
 
   // A place for one sequence, given back when the last copy goes; null where the client has all it may.
   static std::shared_ptr<const void> TakeSequence(const std::shared_ptr<Client>& client);
+  // Of one that it has already, whatever it may have.
+  static std::shared_ptr<const void> KeepSequence(const std::shared_ptr<Client>& client);
 
   // RESOURCE_EXHAUSTED naming client, value and flag. `used`: what it has in flight.
   Outcome TooManySequences() const;
   Outcome TooManyInFlight(Admission::Limit limit, const AdmissionLimits& used) const;
 
  private:
+  // Of a sequence that is counted.
+  static std::shared_ptr<const void> PlaceOf(const std::shared_ptr<Client>& client);
+
   const std::string name_;
   const uint32_t max_sequences_;
   const AdmissionLimits limits_;
@@ -53,10 +58,13 @@ class ClientTable {
   // The client of a call: by its token, else by its certificate's subject (CN), else by its host; the clients of all
   // Unix sockets are one. Null where no limit is set.
   std::shared_ptr<Client> Find(const grpc::CallbackServerContext& context) ABSL_LOCKS_EXCLUDED(mutex_);
+  // The client of that name (Client::name); null where no limit is set.
+  std::shared_ptr<Client> Named(const std::string& name) ABSL_LOCKS_EXCLUDED(mutex_);
 
- private:
+  // The client's name, limited or not.
   std::string NameOf(const grpc::CallbackServerContext& context) const;
 
+ private:
   const AccessFlags limits_;
   const bool limited_;
   TokenFile* tokens_ = nullptr;

@@ -45,11 +45,12 @@ class ScopedUmask {
 // Of one connection at a time.
 constexpr int kMaxCalls = 4096, kMaxHealthCalls = 64;
 
-void SetCommon(grpc::ServerBuilder& builder) {
+void SetCommon(const AccessFlags& access, grpc::ServerBuilder& builder) {
   builder.SetMaxSendMessageSize(-1);
   // Two servers must not share a port by accident.
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
-  builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, static_cast<int>(kHandshakeTimeout.count()));
+  builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS,
+                             static_cast<int>(absl::ToInt64Milliseconds(access.handshake_timeout)));
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, static_cast<int>(kKeepaliveTime.count()));
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, static_cast<int>(kKeepaliveTimeout.count()));
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
@@ -90,8 +91,8 @@ absl::StatusOr<std::unique_ptr<GrpcListeners>> GrpcListeners::Open(const std::ve
     const bool reflects = reflection == ReflectionScope::kAllListeners || address.is_local();
     (reflects ? with_reflection : without).push_back(&address);
   }
-  PLEIAD_RETURN_IF_ERROR(listeners->OpenGroup(with_reflection, Reflection::kOn, state, health, make_generic));
-  PLEIAD_RETURN_IF_ERROR(listeners->OpenGroup(without, Reflection::kOff, state, health, make_generic));
+  PLEIAD_RETURN_IF_ERROR(listeners->OpenGroup(with_reflection, access, Reflection::kOn, state, health, make_generic));
+  PLEIAD_RETURN_IF_ERROR(listeners->OpenGroup(without, access, Reflection::kOff, state, health, make_generic));
   PLEIAD_RETURN_IF_ERROR(listeners->OpenHealth(access, state, health));
   return listeners;
 }
@@ -101,6 +102,7 @@ absl::Status GrpcListeners::ReadAccess(const AccessFlags& access, ServiceState* 
   std::shared_ptr<CertificateFiles> certificates;
   if (!access.tls_cert.empty()) {
     PLEIAD_ASSIGN_OR_RETURN(certificates, CertificateFiles::Open(access));
+    state->UseCertificates(certificates);
   }
   if (!access.auth_tokens.empty()) {
     PLEIAD_ASSIGN_OR_RETURN(tokens_, TokenFile::Open(access.auth_tokens));
@@ -111,12 +113,13 @@ absl::Status GrpcListeners::ReadAccess(const AccessFlags& access, ServiceState* 
   return absl::OkStatus();
 }
 
-absl::Status GrpcListeners::OpenGroup(const std::vector<ListenAddress*>& addresses, Reflection reflection,
-                                      ServiceState* state, Health* health, const GenericServiceFactory& make_generic) {
+absl::Status GrpcListeners::OpenGroup(const std::vector<ListenAddress*>& addresses, const AccessFlags& access,
+                                      Reflection reflection, ServiceState* state, Health* health,
+                                      const GenericServiceFactory& make_generic) {
   if (addresses.empty()) return absl::OkStatus();
   auto group = std::make_unique<Group>(state, health);
   grpc::ServerBuilder builder;
-  SetCommon(builder);
+  SetCommon(access, builder);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMaxCalls);
   builder.SetMaxReceiveMessageSize(state->limits().receive_bytes);
   builder.SetResourceQuota(quota_);
@@ -138,7 +141,7 @@ absl::Status GrpcListeners::OpenHealth(const AccessFlags& access, ServiceState* 
   group->credentials = std::make_shared<ListenerCredentials>(nullptr, nullptr, &state->counters);
   group->flag = "--health-listen";
   grpc::ServerBuilder builder;
-  SetCommon(builder);
+  SetCommon(access, builder);
   // Anybody may call: what they send takes little from those who may do more.
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMaxHealthCalls);
   builder.SetMaxReceiveMessageSize(4 << 10);

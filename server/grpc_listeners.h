@@ -30,8 +30,6 @@ enum class ReflectionScope : uint8_t { kLocalListeners, kAllListeners };
 inline constexpr std::chrono::milliseconds kMinPingInterval = std::chrono::seconds(5);
 inline constexpr std::chrono::milliseconds kKeepaliveTime = std::chrono::seconds(60);
 inline constexpr std::chrono::milliseconds kKeepaliveTimeout = std::chrono::seconds(20);
-// A connection that has not shaken hands by then is closed.
-inline constexpr std::chrono::milliseconds kHandshakeTimeout = std::chrono::seconds(20);
 
 // Makes the service that answers the methods of no other one, one for each gRPC server. Empty: they are unimplemented.
 using GenericServiceFactory = std::function<std::unique_ptr<grpc::CallbackGenericService>()>;
@@ -65,8 +63,8 @@ class GrpcListeners {
   explicit GrpcListeners(const ServiceLimits& limits);
   absl::Status ReadAccess(const AccessFlags& access, ServiceState* state);
   // Sets the ports that were chosen.
-  absl::Status OpenGroup(const std::vector<ListenAddress*>& addresses, Reflection reflection, ServiceState* state,
-                         Health* health, const GenericServiceFactory& make_generic);
+  absl::Status OpenGroup(const std::vector<ListenAddress*>& addresses, const AccessFlags& access, Reflection reflection,
+                         ServiceState* state, Health* health, const GenericServiceFactory& make_generic);
   absl::Status OpenHealth(const AccessFlags& access, ServiceState* state, Health* health);
   absl::Status Start(grpc::ServerBuilder* builder, const std::vector<ListenAddress*>& addresses,
                      std::unique_ptr<Group> group);

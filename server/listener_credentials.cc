@@ -84,6 +84,7 @@ void ListenerCredentials::CheckToken(void* self, grpc_auth_context*, const grpc_
     return done(user_data, nullptr, 0, nullptr, 0, GRPC_STATUS_OK, nullptr);
   }
   Count(path, credentials->counters_);
+  credentials->counters_->CountTokenRefusal(given != 1 ? TokenRefusal::kMissing : TokenRefusal::kUnknown);
   done(user_data, nullptr, 0, nullptr, 0, GRPC_STATUS_UNAUTHENTICATED,
        given != 1 ? "metadata authorization: must be there once, Bearer and a token of the server's"
                   : "metadata authorization: the server knows no such token");

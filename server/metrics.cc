@@ -95,6 +95,25 @@ void AddRpcs(const RpcCounters& counters, Families& out) {
       if (count > 0 || code == 0) out.Add(count, {{"mode", kModeNames[mode]}, {"code", CodeName(code)}});
     }
   }
+  out.Begin("pleiad_sequences_refused_total", "New sequences refused, by the bound they met", MetricType::Counter);
+  for (size_t why = 0; why < kSequenceRefusalNames.size(); ++why) {
+    out.Add(counters.sequence_refusals(why), {{"bound", kSequenceRefusalNames[why]}});
+  }
+  out.Begin("pleiad_token_refusals_total", "Calls refused for want of a token", MetricType::Counter);
+  for (size_t why = 0; why < kTokenRefusalNames.size(); ++why) {
+    out.Add(counters.token_refusals(why), {{"reason", kTokenRefusalNames[why]}});
+  }
+}
+
+void AddCertificate(const Certificate* certificate, Families& out) {
+  out.Begin("pleiad_tls_certificate_expiry_seconds", "When certificates in use expire, since the epoch",
+            MetricType::Gauge);
+  if (certificate == nullptr) return;
+  const auto seconds = [](absl::Time time) { return absl::ToDoubleSeconds(time - absl::UnixEpoch()); };
+  out.Add(seconds(certificate->chain_expiry), {{"file", "tls-cert"}});
+  if (!certificate->client_ca.empty()) {
+    out.Add(seconds(certificate->client_ca_expiry), {{"file", "tls-client-ca"}});
+  }
 }
 
 void AddSteps(const MetricsSnapshot& snapshot, Families& out) {
@@ -208,6 +227,7 @@ std::vector<MetricFamily> CollectFamilies(const MetricsSnapshot& snapshot) {
   out.Info("pleiad_device_info", "The device", {{"name", info.device}, {"detail", info.device_detail}});
   AddDevice(snapshot, out);
   if (snapshot.rpcs != nullptr) AddRpcs(*snapshot.rpcs, out);
+  AddCertificate(snapshot.certificate.get(), out);
   out.Gauge("pleiad_inflight_requests", "Requests in flight", snapshot.in_flight.requests);
   out.Gauge("pleiad_inflight_bytes", "Bytes reserved for requests in flight and their answers",
             snapshot.in_flight.bytes);

@@ -11,6 +11,7 @@
 #include "prometheus/collectable.h"
 #include "prometheus/metric_family.h"
 #include "server/admission.h"
+#include "server/certificate_files.h"
 #include "server/listener.h"
 #include "server/process_stats.h"
 #include "server/rpc_counters.h"
@@ -38,6 +39,7 @@ struct MetricsSnapshot {
   double load_ratio = 0;
   EngineStats engine;  // empty while loading
   const RpcCounters* rpcs = nullptr;
+  std::shared_ptr<const Certificate> certificate;  // null without TLS
   AdmissionLimits in_flight;
   AdmissionLimits in_flight_limits;
   uint32_t max_sequences = 0;

@@ -73,14 +73,19 @@ grpc::ServerUnaryReactor* PleService::OpenSequence(grpc::CallbackServerContext* 
   } else if (const auto bad = Check(*request)) {
     call->Complete(*bad);
   } else if (!call->Admit(request->ByteSizeLong())) {
+    state_->counters.CountSequenceRefusal(call->refused_by() == Admission::Limit::kTotal ? SequenceRefusal::kInFlight
+                                                                                         : SequenceRefusal::kClient);
     call->Complete(call->refusal());
   } else {
     OpenRequest open = ToOpenRequest(*request);
+    open.owner = state_->clients.NameOf(*context);
     if (call->client() != nullptr) {
       open.place = Client::TakeSequence(call->client());
       if (open.place == nullptr) open.refused = call->client()->TooManySequences();
     }
-    const auto finish = [call, request, response, state = state_](const OpenResult& result) {
+    const SequenceRefusal bound = open.refused ? SequenceRefusal::kClient : SequenceRefusal::kSequences;
+    const auto finish = [call, request, response, bound, state = state_](const OpenResult& result) {
+      if (result.outcome.code == absl::StatusCode::kResourceExhausted) state->counters.CountSequenceRefusal(bound);
       if (result.outcome.ok()) state->failures.Named(result.sequence.value(), request->label());
       if (result.outcome.ok() && spdlog::should_log(spdlog::level::debug)) {
         // The id itself is a secret.

@@ -27,6 +27,13 @@ inline constexpr std::array<const char*, 10> kRpcNames{"GetModel", "OpenSequence
                                                        "Release",  "AttachRegions"};
 inline constexpr std::array<const char*, 2> kModeNames{"forward", "prestage"};
 inline constexpr size_t kCodes = 17;
+// By which bound a new sequence was refused: --max-sequences, what the server admits in flight, one of the client's
+// own.
+enum class SequenceRefusal : uint8_t { kSequences, kInFlight, kClient };
+inline constexpr std::array<const char*, 3> kSequenceRefusalNames{"sequences", "in_flight", "client"};
+// Why a call was refused for want of a token: none or several were shown, or one that is not known.
+enum class TokenRefusal : uint8_t { kMissing, kUnknown };
+inline constexpr std::array<const char*, 2> kTokenRefusalNames{"missing", "unknown"};
 
 // Thread-safe.
 class RpcCounters {
@@ -35,8 +42,13 @@ class RpcCounters {
   // `mode` indexes kModeNames.
   void CountItem(size_t mode, absl::StatusCode code) { Add(items_[mode], code); }
 
+  void CountSequenceRefusal(SequenceRefusal why) { ++sequence_refusals_[static_cast<size_t>(why)]; }
+  void CountTokenRefusal(TokenRefusal why) { ++token_refusals_[static_cast<size_t>(why)]; }
+
   uint64_t rpcs(size_t rpc, size_t code) const { return rpcs_[rpc][code].load(std::memory_order_relaxed); }
   uint64_t items(size_t mode, size_t code) const { return items_[mode][code].load(std::memory_order_relaxed); }
+  uint64_t sequence_refusals(size_t why) const { return sequence_refusals_[why].load(); }
+  uint64_t token_refusals(size_t why) const { return token_refusals_[why].load(); }
 
  private:
   using ByCode = std::array<std::atomic<uint64_t>, kCodes>;
@@ -48,6 +60,8 @@ class RpcCounters {
 
   std::array<ByCode, kRpcNames.size()> rpcs_{};
   std::array<ByCode, kModeNames.size()> items_{};
+  std::array<std::atomic<uint64_t>, kSequenceRefusalNames.size()> sequence_refusals_{};
+  std::array<std::atomic<uint64_t>, kTokenRefusalNames.size()> token_refusals_{};
 };
 
 }  // namespace pleiad

@@ -53,7 +53,8 @@ absl::StatusOr<std::unique_ptr<SequenceKeeper>> SequenceKeeper::Open(const std::
   return std::unique_ptr<SequenceKeeper>(new SequenceKeeper(state_dir, std::move(folder)));
 }
 
-absl::Status SequenceKeeper::TakeBack(Engine& engine, const std::function<bool()>& cancelled) {
+absl::Status SequenceKeeper::TakeBack(Engine& engine, const std::function<void(KeptSequence&)>& on_taken,
+                                      const std::function<bool()>& cancelled) {
   // What a run that was killed had begun to write.
   ::unlink(SequenceFileWriter::TemporaryName(path_).c_str());
   const absl::Time begun = Clock::Real()->Now();
@@ -72,7 +73,9 @@ absl::Status SequenceKeeper::TakeBack(Engine& engine, const std::function<bool()
     }
     taken = engine.TakeSequences([&]() -> absl::StatusOr<std::optional<KeptSequence>> {
       if (cancelled()) return absl::CancelledError("stopping");
-      return file.Next();
+      absl::StatusOr<std::optional<KeptSequence>> next = file.Next();
+      if (next.ok() && next->has_value()) on_taken(**next);
+      return next;
     });
   }
   if (absl::IsNotFound(taken.status())) {

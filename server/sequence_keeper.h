@@ -19,13 +19,14 @@ class SequenceKeeper {
   // FailedPrecondition naming --state-dir when another has it, InvalidArgument when it cannot be opened.
   static absl::StatusOr<std::unique_ptr<SequenceKeeper>> Open(const std::string& state_dir);
 
-  // Gives `engine`, which serves nobody yet, what the last run kept, and removes the file: from then on these sequences
-  // live in this process alone, and a later start never finds them where they stood before. A file that is damaged, of
-  // another model or of a version that is not known is renamed to sequences.bad-N with a line in the log; the engine
-  // then has none. Every error is a reason not to start and leaves the file: FailedPrecondition when it holds more than
-  // the engine's max_sequences, Unavailable when it cannot be read, renamed or removed, Internal when the device is
-  // lost, Cancelled when `cancelled`, which is polled, says so.
-  absl::Status TakeBack(Engine& engine, const std::function<bool()>& cancelled);
+  // Gives `engine`, which serves nobody yet, what the last run kept, each after `on_taken`, and removes the file: from
+  // then on these sequences live in this process alone, and a later start never finds them where they stood before. A
+  // file that is damaged, of another model or of a version that is not known is renamed to sequences.bad-N with a line
+  // in the log; the engine then has none. Every error is a reason not to start and leaves the file: FailedPrecondition
+  // when it holds more than the engine's max_sequences, Unavailable when it cannot be read, renamed or removed,
+  // Internal when the device is lost, Cancelled when `cancelled`, which is polled, says so.
+  absl::Status TakeBack(Engine& engine, const std::function<void(KeptSequence&)>& on_taken,
+                        const std::function<bool()>& cancelled);
 
   // After Engine::Stop: writes what is open, if anything is. Only after TakeBack has succeeded; else nothing, so that a
   // file which was not taken back stays. Unavailable when it cannot be written, Internal when the device is lost: the

@@ -122,7 +122,14 @@ void Server::Load() {
   absl::Status status = loaded.status();
   // A server that is to stop already leaves the file to the next one.
   if (status.ok() && keeper_ != nullptr && !cancel_load_.load()) {
-    status = keeper_->TakeBack(*loaded->engine, [this] { return cancel_load_.load(); });
+    const auto on_taken = [this](KeptSequence& kept) {
+      state_.failures.Named(kept.id.value(), kept.label);
+      if (kept.owner.empty()) return;  // kept by a version that did not say
+      if (const std::shared_ptr<Client> client = state_.clients.Named(kept.owner)) {
+        kept.place = Client::KeepSequence(client);
+      }
+    };
+    status = keeper_->TakeBack(*loaded->engine, on_taken, [this] { return cancel_load_.load(); });
   }
   if (status.ok()) Publish(*std::move(loaded));
   MutexLock lock(&mutex_);
@@ -242,6 +249,7 @@ MetricsSnapshot Server::Snapshot() const {
     if (engine != nullptr) snapshot.engine = engine->stats();
   }
   snapshot.rpcs = &state_.counters;
+  snapshot.certificate = state_.certificate();
   snapshot.in_flight = state_.admission.used();
   const ServiceLimits& limits = state_.limits();
   snapshot.in_flight_limits = {.requests = limits.inflight_requests, .bytes = limits.inflight_bytes};

@@ -24,6 +24,20 @@ RegionAccess ServiceState::RegionsFor(const std::string& peer) const {
   return {.table = regions_.get(), .refusal = ""};
 }
 
+void ServiceState::UseCertificates(std::shared_ptr<CertificateFiles> certificates) {
+  MutexLock lock(&mutex_);
+  certificates_ = std::move(certificates);
+}
+
+std::shared_ptr<const Certificate> ServiceState::certificate() const {
+  std::shared_ptr<CertificateFiles> files;
+  {
+    MutexLock lock(&mutex_);
+    files = certificates_;
+  }
+  return files == nullptr ? nullptr : files->Current().certificate;
+}
+
 void ServiceState::BeginCall() {
   MutexLock lock(&mutex_);
   ++calls_;

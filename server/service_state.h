@@ -13,6 +13,7 @@
 #include "core/engine/engine.h"
 #include "pleiad/v1/ple.pb.h"
 #include "server/admission.h"
+#include "server/certificate_files.h"
 #include "server/clients.h"
 #include "server/failure_log.h"
 #include "server/limits.h"
@@ -68,6 +69,10 @@ class ServiceState {
   // Of a client at `peer`, as gRPC names it: regions are for those of a Unix socket.
   RegionAccess RegionsFor(const std::string& peer) const;
 
+  // Those of the listeners, as they are now; null without TLS. Blocks as CertificateFiles::Current.
+  void UseCertificates(std::shared_ptr<CertificateFiles> certificates);
+  std::shared_ptr<const Certificate> certificate() const;
+
   // Every RPC, from its start until gRPC is done with it.
   void BeginCall();
   void EndCall();
@@ -93,7 +98,8 @@ class ServiceState {
   std::atomic<bool> draining_{false};
   std::atomic<bool> stopping_{false};
 
-  Mutex mutex_;
+  mutable Mutex mutex_;
+  std::shared_ptr<CertificateFiles> certificates_ ABSL_GUARDED_BY(mutex_);
   CondVar calls_changed_;
   uint64_t calls_ ABSL_GUARDED_BY(mutex_) = 0;
   bool streams_ended_ ABSL_GUARDED_BY(mutex_) = false;

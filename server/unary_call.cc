@@ -14,11 +14,10 @@ std::shared_ptr<UnaryCall> UnaryCall::Create(ServiceState* state, grpc::Callback
 }
 
 bool UnaryCall::Admit(uint64_t bytes) {
-  Admission::Limit met = Admission::Limit::kTotal;
-  if (!state_->admission.TryAdmit(bytes, client_in_flight(), &met)) {
-    refusal_ = met == Admission::Limit::kTotal
+  if (!state_->admission.TryAdmit(bytes, client_in_flight(), &refused_by_)) {
+    refusal_ = refused_by_ == Admission::Limit::kTotal
                    ? TooManyInFlight(state_->limits())
-                   : client_->TooManyInFlight(met, state_->admission.used(*client_in_flight()));
+                   : client_->TooManyInFlight(refused_by_, state_->admission.used(*client_in_flight()));
     return false;
   }
   admitted_ = bytes;

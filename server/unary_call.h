@@ -24,6 +24,8 @@ class UnaryCall : public grpc::ServerUnaryReactor, public StallableCall {
   // why.
   bool Admit(uint64_t bytes);
   const Outcome& refusal() const { return refusal_; }
+  // By whose bound.
+  Admission::Limit refused_by() const { return refused_by_; }
   // Null where clients have no limits of their own.
   const std::shared_ptr<Client>& client() const { return client_; }
 
@@ -52,6 +54,7 @@ class UnaryCall : public grpc::ServerUnaryReactor, public StallableCall {
   const Rpc rpc_;
   const std::shared_ptr<Client> client_;
   Outcome refusal_;
+  Admission::Limit refused_by_ = Admission::Limit::kTotal;
   std::optional<uint64_t> admitted_;  // written before the engine knows the call
   std::shared_ptr<UnaryCall> self_;   // until OnDone
   uint64_t sequence_ = 0;             // 0: of none

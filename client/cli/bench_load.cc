@@ -276,7 +276,10 @@ class Bench {
       report.checksum += actor->checksum;
       report.input_checksum += actor->input_checksum;
     }
-    for (const auto& client : replicated_) report.moves += client->counters().moves + client->counters().drain_moves;
+    for (const auto& client : replicated_) {
+      const client::ReplicatedCounters counters = client->counters();
+      report.moves += counters.moves + counters.drain_moves + counters.moves_back;
+    }
     for (size_t load = 0; load < loads_.size(); ++load) {
       LoadReport& to = report.loads.emplace_back();
       to.load = loads_[load];

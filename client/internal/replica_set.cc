@@ -39,6 +39,15 @@ std::optional<size_t> ReplicaSet::Next(absl::Time now, std::optional<size_t> exc
   return std::nullopt;
 }
 
+std::optional<size_t> ReplicaSet::Before(size_t replica, absl::Time now) const {
+  const std::optional<size_t> next = Next(now);
+  for (const size_t at : order_) {
+    if (at == replica) return std::nullopt;
+    if (at == next) return next;
+  }
+  return std::nullopt;
+}
+
 absl::Time ReplicaSet::NextAt(std::optional<size_t> except) const {
   absl::Time at = absl::InfiniteFuture();
   for (const size_t replica : order_) {

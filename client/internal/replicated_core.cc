@@ -15,21 +15,13 @@ ReplicatedCarry* ReplicatedCore::Pending::carry(size_t i) const {
   return it == records[i]->carries.end() ? nullptr : &it->second;
 }
 
-ReplicatedCore::ReplicatedCore(ReplicatedOptions options, Connector connector)
+ReplicatedCore::ReplicatedCore(ReplicatedOptions options, Connector connector, Clock* clock)
     : options_(std::move(options)),
       connector_(std::move(connector)),
+      clock_(clock),
       replicas_(RendezvousOrder(options_.addresses, options_.affinity_key),
                 {options_.initial_backoff, options_.max_backoff}, options_.jitter_seed),
       budget_(options_.retry_budget, options_.retries_per_second) {}
-
-absl::Time ReplicatedCore::Now() {
-  return absl::UnixEpoch() + absl::FromChrono(std::chrono::steady_clock::now().time_since_epoch());
-}
-
-std::chrono::steady_clock::time_point ReplicatedCore::Steady(absl::Time time) {
-  const absl::Duration wait = std::clamp(time - Now(), absl::ZeroDuration(), absl::Hours(1));
-  return std::chrono::steady_clock::now() + absl::ToChronoNanoseconds(wait);
-}
 
 size_t ReplicatedCore::replica() {
   MutexLock lock(&mutex_);

@@ -4,7 +4,6 @@
 // the waiting steps on. A second thread takes snapshots.
 #pragma once
 
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -18,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "client/internal/clock.h"
 #include "client/internal/mutex.h"
 #include "client/internal/replay_log.h"
 #include "client/internal/replica_set.h"
@@ -55,7 +55,8 @@ class ReplicatedCore {
   using RecordPtr = std::shared_ptr<ReplicatedRecord>;
   using Connector = ReplicatedClient::Connector;
 
-  ReplicatedCore(ReplicatedOptions options, Connector connector);
+  // `clock` outlives this.
+  ReplicatedCore(ReplicatedOptions options, Connector connector, Clock* clock);
   // After Stop.
   ~ReplicatedCore() = default;
 
@@ -106,8 +107,7 @@ class ReplicatedCore {
 
   enum class Verdict : uint8_t { kFinal, kLost, kForgotten };
 
-  static absl::Time Now();  // monotonic
-  static std::chrono::steady_clock::time_point Steady(absl::Time time);
+  absl::Time Now() const { return clock_->Now(); }
   bool on() const { return options_.failover == Failover::kOn; }
 
   // replicated_core.cc
@@ -148,6 +148,12 @@ class ReplicatedCore {
   void Leave(const SitePtr& site) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void MoveAfterLoss() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void MoveFromDraining() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // To a replica that comes before the site's in the order, where one is ready.
+  void MoveBack() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // From a site that works, between two steps; counts a success in `moves`.
+  void MoveTo(size_t replica, uint64_t ReplicatedCounters::*moves) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Steps go there from now on.
+  void UseSite(SitePtr site) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Mend() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void SendWaiting() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void FailWaiting(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -168,6 +174,7 @@ class ReplicatedCore {
 
   const ReplicatedOptions options_;
   const Connector connector_;
+  Clock* const clock_;
   ModelInfo model_;  // set by Start, as what follows
   LogShape shape_;
 
@@ -187,6 +194,7 @@ class ReplicatedCore {
   bool probe_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Time drain_at_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();  // no sooner
   uint64_t drain_tries_ ABSL_GUARDED_BY(mutex_) = 0;
+  absl::Time back_at_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteFuture();  // to look for a replica that comes before
   absl::Time lost_at_ ABSL_GUARDED_BY(mutex_);
   absl::Time heard_ ABSL_GUARDED_BY(mutex_);      // of the last answer, or when a first step went out
   absl::Status gave_up_ ABSL_GUARDED_BY(mutex_);  // why there is no site

@@ -19,14 +19,13 @@ absl::Status ReplicatedCore::Start() {
       if (site.ok()) {
         model_ = (*site)->client->model();
         shape_ = LogShape(model_, options_.max_log_bytes);
-        site_ = *std::move(site);
-        last_replica_ = *next;
+        UseSite(*std::move(site));
         break;
       }
       replicas_.Failed(*next, Now());
       if (Now() >= deadline) return site.status();
     }
-    work_.WaitUntil(&mutex_, Steady(replicas_.NextAt()));
+    clock_->WaitUntil(&work_, &mutex_, replicas_.NextAt());
   }
   mover_ = std::thread([this] { MoveLoop(); });
   tender_ = std::thread([this] { TendLoop(); });
@@ -73,8 +72,10 @@ void ReplicatedCore::MoveLoop() {
       MoveAfterLoss();
     } else if (forgotten_) {
       Mend();
-    } else {
+    } else if (draining_) {
       MoveFromDraining();
+    } else {
+      MoveBack();
     }
     changed_.NotifyAll();
   }
@@ -83,7 +84,7 @@ void ReplicatedCore::MoveLoop() {
 void ReplicatedCore::AwaitWork() {
   while (!stopping_ && !lost_ && !forgotten_) {
     const absl::Time now = Now();
-    if (draining_ && drain_at_ <= now) return;
+    if (draining_ ? drain_at_ <= now : on() && site_ != nullptr && back_at_ <= now) return;
     const bool awaits = site_ != nullptr && out_ > 0;
     if (on() && site_ != nullptr && (probe_ || (awaits && now - heard_ >= options_.stall_timeout))) {
       Probe();
@@ -94,7 +95,8 @@ void ReplicatedCore::AwaitWork() {
     probe_ = false;
     absl::Time until = (awaits ? heard_ : now) + options_.stall_timeout;
     if (draining_) until = std::min(until, drain_at_);
-    work_.WaitUntil(&mutex_, Steady(until));
+    if (on() && site_ != nullptr && !draining_) until = std::min(until, back_at_);
+    clock_->WaitUntil(&work_, &mutex_, until);
   }
 }
 
@@ -117,7 +119,7 @@ bool ReplicatedCore::AwaitHome() {
     if (Now() - heard_ >= options_.stall_timeout) {
       Probe();
     } else {
-      changed_.WaitUntil(&mutex_, Steady(heard_ + options_.stall_timeout));
+      clock_->WaitUntil(&changed_, &mutex_, heard_ + options_.stall_timeout);
     }
   }
   return !lost_ && !stopping_;
@@ -151,9 +153,7 @@ void ReplicatedCore::MoveAfterLoss() {
       status = site.ok() ? BuildAll(*site) : site.status();
       mutex_.Lock();
       if (status.ok()) {
-        replicas_.Worked(*next);
-        site_ = *std::move(site);
-        last_replica_ = *next;
+        UseSite(*std::move(site));
         break;
       }
       now = Now();
@@ -162,7 +162,7 @@ void ReplicatedCore::MoveAfterLoss() {
       Discard(std::exchange(clients_[*next], nullptr));
       if (site.ok()) Discard(*std::move(site));
     } else if (now < deadline) {
-      work_.WaitUntil(&mutex_, Steady(std::min(deadline, next ? budget_.NextAt(now) : replicas_.NextAt())));
+      clock_->WaitUntil(&work_, &mutex_, std::min(deadline, next ? budget_.NextAt(now) : replicas_.NextAt()));
       continue;
     }
     if (now >= deadline) break;
@@ -193,8 +193,20 @@ void ReplicatedCore::MoveFromDraining() {
     drain_at_ = std::clamp(replicas_.NextAt(old->replica), now + options_.initial_backoff, now + options_.max_backoff);
     return;
   }
+  MoveTo(*next, &ReplicatedCounters::drain_moves);
+}
+
+void ReplicatedCore::MoveBack() {
+  const absl::Time now = Now();
+  back_at_ = now + options_.move_back_interval;
+  const std::optional<size_t> next = replicas_.Before(site_->replica, now);
+  if (next.has_value() && budget_.Take(now)) MoveTo(*next, &ReplicatedCounters::moves_back);
+}
+
+void ReplicatedCore::MoveTo(size_t replica, uint64_t ReplicatedCounters::*moves) {
+  const SitePtr old = site_;
   mutex_.Unlock();
-  absl::StatusOr<SitePtr> site = Reach(*next);
+  absl::StatusOr<SitePtr> site = Reach(replica);
   absl::Status status = site.status();
   mutex_.Lock();
   if (status.ok()) {
@@ -204,12 +216,10 @@ void ReplicatedCore::MoveFromDraining() {
       status = BuildAll(*site);
       mutex_.Lock();
       if (status.ok()) {
-        ++counters_.drain_moves;
-        replicas_.Worked(*next);
-        replicas_.Failed(old->replica, Now());
-        site_ = *site;
-        last_replica_ = *next;
+        ++(counters_.*moves);
+        if (draining_) replicas_.Failed(old->replica, Now());
         lost_ = draining_ = false;
+        UseSite(*std::move(site));
         Discard(old);
         SendWaiting();
         return;
@@ -218,11 +228,19 @@ void ReplicatedCore::MoveFromDraining() {
     Discard(*std::move(site));
   }
   if (!status.ok()) {
-    replicas_.Failed(*next, Now());
+    replicas_.Failed(replica, Now());
     ++counters_.failed_attempts;
-    Discard(std::exchange(clients_[*next], nullptr));
+    Discard(std::exchange(clients_[replica], nullptr));
   }
   if (!lost_ && !forgotten_) SendWaiting();
+}
+
+void ReplicatedCore::UseSite(SitePtr site) {
+  replicas_.Worked(site->replica);
+  last_replica_ = site->replica;
+  site_ = std::move(site);
+  const absl::Duration interval = options_.move_back_interval;
+  back_at_ = interval == absl::ZeroDuration() ? absl::InfiniteFuture() : Now() + interval;
 }
 
 void ReplicatedCore::Mend() {

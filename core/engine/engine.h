@@ -108,6 +108,8 @@ struct OpenRequest {
   std::string client_key;
   std::string model_id;  // empty: unchecked
   std::vector<CarryBlob> layers;
+  // Who opens it, for who takes the sequence back after a restart: nothing to the engine.
+  std::string owner = {};
   // Kept as long as the sequence is open. Its deleter runs under the engine's lock.
   std::shared_ptr<const void> place = nullptr;
   // A refusal found by the caller: nothing new is opened; a live sequence with the client key is still found.

@@ -24,6 +24,7 @@ absl::Status EngineImpl::GiveSequences(const SequenceSink& sink) {
     kept.idle = std::max(absl::ZeroDuration(), now - sequence->last_used);
     kept.client_key = sequence->client_key;
     kept.label = sequence->label;
+    kept.owner = sequence->owner;
     for (const Carry& carry : sequence->carries) {
       PLEIAD_RETURN_IF_ERROR(device_->SaveCarry(carry.slot, absl::MakeSpan(rows)));
       kept.carries.push_back(KeepCarry(carry.state.Image(), rows, shape, channels));
@@ -52,6 +53,8 @@ absl::Status EngineImpl::TakeBack(KeptSequence kept, absl::Span<float> rows) {
   }
   sequence->epoch = kept.epoch;
   sequence->label = std::move(kept.label);
+  sequence->owner = std::move(kept.owner);
+  sequence->place = std::move(kept.place);
   for (size_t i = 0; i < kept.carries.size(); ++i) {
     KeptCarry& from = kept.carries[i];
     Carry& to = sequence->carries[i];

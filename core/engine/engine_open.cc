@@ -59,6 +59,7 @@ void EngineImpl::Open(OpenRequest request, std::function<void(OpenResult)> done)
                                       " (--max-sequences); release some or try another replica"));
       } else {
         sequence->label.assign(request.label);
+        sequence->owner = std::move(request.owner);
         ++stats_.sequences_opened;
         sequence->place = std::move(request.place);
         result.sequence = id;

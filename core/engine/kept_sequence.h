@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -30,7 +31,9 @@ struct KeptSequence {
   absl::Duration idle;
   std::string client_key;
   std::string label;
-  std::vector<KeptCarry> carries;  // [layers]
+  std::string owner;                  // as OpenRequest's
+  std::shared_ptr<const void> place;  // as OpenRequest's; for who takes it back to fill in
+  std::vector<KeptCarry> carries;     // [layers]
 };
 
 // Gets each kept sequence in turn; its error ends the giving.

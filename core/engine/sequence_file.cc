@@ -94,6 +94,7 @@ std::string PackHead(const KeptSequence& sequence) {
   head.Put(int64_t{absl::ToInt64Nanoseconds(sequence.idle)});
   head.PutString(sequence.client_key);
   head.PutString(sequence.label);
+  head.PutString(sequence.owner);
   for (const KeptCarry& carry : sequence.carries) {
     const CarryImage& state = carry.state;
     for (const Position position : {state.position, state.low, state.last_step_start, state.head}) {
@@ -233,10 +234,10 @@ absl::Status SequenceFileReader::ReadHeader(const SequenceFileHeader& expected) 
   char magic[kMagic.size()];
   PLEIAD_RETURN_IF_ERROR(Read(magic, sizeof(magic)));
   if (absl::string_view(magic, sizeof(magic)) != kMagic) return Damaged("it is no file of sequences");
-  uint32_t version = 0, id_length = 0;
-  PLEIAD_RETURN_IF_ERROR(Read(&version, sizeof(version)));
-  if (version < kOldestSequenceFileVersion || version > kSequenceFileVersion) {
-    return absl::FailedPreconditionError(absl::StrCat(path_, ": version ", version, "; this server reads ",
+  uint32_t id_length = 0;
+  PLEIAD_RETURN_IF_ERROR(Read(&version_, sizeof(version_)));
+  if (version_ < kOldestSequenceFileVersion || version_ > kSequenceFileVersion) {
+    return absl::FailedPreconditionError(absl::StrCat(path_, ": version ", version_, "; this server reads ",
                                                       kOldestSequenceFileVersion, " to ", kSequenceFileVersion));
   }
   PLEIAD_RETURN_IF_ERROR(Read(&id_length, sizeof(id_length)));
@@ -263,7 +264,8 @@ absl::Status SequenceFileReader::ParseHead(const std::string& head, KeptSequence
   uint64_t id = 0;
   int64_t idle = 0;
   if (!in.Take(id) || !in.Take(sequence.epoch) || !in.Take(idle) || idle < 0 ||
-      !in.TakeString(kMaxNameBytes, sequence.client_key) || !in.TakeString(kMaxNameBytes, sequence.label)) {
+      !in.TakeString(kMaxNameBytes, sequence.client_key) || !in.TakeString(kMaxNameBytes, sequence.label) ||
+      (version_ >= 2 && !in.TakeString(head.size(), sequence.owner))) {
     return Damaged("the head of a sequence is malformed");
   }
   sequence.id = SequenceId(id);

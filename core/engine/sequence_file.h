@@ -7,6 +7,7 @@
 //   then, for every sequence
 //            u32 length of what comes before the rows:
 //              u64 id | u64 epoch | i64 idle nanoseconds | u32 length, client_key | u32 length, label
+//              | u32 length, owner (since version 2)
 //              | for every layer: u64 position | u64 low | u64 last_step_start | u64 head
 //                | u32 flags (1: a step failed, 2: undo) | u32 ring rows | u32 undo rows
 //                | u32 ids before head | the ids, u32 each | with undo: context_len ids, u32 each
@@ -29,7 +30,7 @@
 
 namespace pleiad {
 
-inline constexpr uint32_t kSequenceFileVersion = 1;
+inline constexpr uint32_t kSequenceFileVersion = 2;
 inline constexpr uint32_t kOldestSequenceFileVersion = 1;
 
 struct SequenceFileHeader {
@@ -115,6 +116,7 @@ class SequenceFileReader {
   const std::string path_;
   const uint32_t vocab_size_;
   UniqueFd fd_;
+  uint32_t version_ = 0;
   SequenceFileHeader header_;
   uint32_t checksum_ = 0;
   uint64_t bytes_ = 0;

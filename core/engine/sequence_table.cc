@@ -33,6 +33,7 @@ Sequence* SequenceTable::Open(SequenceId id, const std::string& client_key, absl
   sequence->epoch = 0;
   sequence->client_key.assign(client_key);
   sequence->label.clear();
+  sequence->owner.clear();
   sequence->last_used = now;
   for (Carry& carry : sequence->carries) {
     carry.state.Reset();

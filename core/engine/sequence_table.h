@@ -53,6 +53,7 @@ struct Sequence {
   uint64_t epoch = 0;
   std::string client_key;
   std::string label;
+  std::string owner;
   std::shared_ptr<const void> place;  // of its opener's, until it is closed
   absl::Time last_used;
   std::vector<Carry> carries;  // [layers]

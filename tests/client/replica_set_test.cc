@@ -7,11 +7,13 @@
 #include <map>
 
 #include "absl/strings/str_cat.h"
+#include "client/replicated_client.h"
 
 namespace pleiad::client::internal {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
 std::vector<std::string> Addresses(size_t count) {
   std::vector<std::string> addresses;
@@ -72,6 +74,21 @@ TEST(ReplicaSetTest, AFailedReplicaIsLeftAloneForATimeThatDoublesUpToItsMost) {
   EXPECT_LE(set.NextAt(0), now + absl::Milliseconds(100));
 }
 
+TEST(ReplicaSetTest, TheOnesBeforeAReplicaAreThoseOfTheOrderThatMayBeTried) {
+  ReplicaSet set({2, 0, 1}, {absl::Seconds(1), absl::Seconds(1)}, 7);
+  const absl::Time now = absl::UnixEpoch();
+  EXPECT_EQ(set.Before(2, now), std::nullopt);
+  EXPECT_EQ(set.Before(0, now), 2u);
+  EXPECT_EQ(set.Before(1, now), 2u);
+  set.Failed(2, now);
+  EXPECT_EQ(set.Before(0, now), std::nullopt);
+  EXPECT_EQ(set.Before(1, now), 0u);
+  set.Failed(0, now);
+  set.Failed(1, now);
+  EXPECT_EQ(set.Before(1, now), std::nullopt);
+  EXPECT_EQ(set.Before(0, now + absl::Seconds(1)), 2u);
+}
+
 TEST(ReplicaSetTest, JitterFollowsTheSeed) {
   const auto times = [](uint64_t seed) {
     ReplicaSet set({0}, {absl::Seconds(1), absl::Seconds(8)}, seed);
@@ -101,6 +118,28 @@ TEST(RetryBudgetTest, AttemptsComeBackAtTheirRateAndNoMoreThanTheBucketHolds) {
   EXPECT_TRUE(budget.Take(now));
   EXPECT_TRUE(budget.Take(now));
   EXPECT_FALSE(budget.Take(now));
+}
+
+TEST(ReplicatedOptionsTest, ABadMemberIsRefusedByName) {
+  const auto refused = [](const std::function<void(ReplicatedOptions&)>& change) {
+    ReplicatedOptions options;
+    options.addresses = {"a:1", "b:1"};
+    change(options);
+    return std::string(options.Validate().message());
+  };
+  EXPECT_EQ(refused([](ReplicatedOptions&) {}), "");
+  EXPECT_THAT(refused([](ReplicatedOptions& o) { o.addresses.clear(); }), HasSubstr("addresses"));
+  EXPECT_THAT(refused([](ReplicatedOptions& o) { o.addresses.push_back("a:1"); }), HasSubstr("addresses a:1"));
+  EXPECT_THAT(refused([](ReplicatedOptions& o) { o.affinity_key = "\n"; }), HasSubstr("affinity_key"));
+  EXPECT_THAT(refused([](ReplicatedOptions& o) { o.give_up_after = absl::ZeroDuration(); }),
+              HasSubstr("give_up_after"));
+  EXPECT_THAT(refused([](ReplicatedOptions& o) { o.reconnect_timeout = -absl::Seconds(1); }),
+              HasSubstr("reconnect_timeout -1s"));
+  EXPECT_THAT(refused([](ReplicatedOptions& o) { o.move_back_interval = absl::Microseconds(999); }),
+              HasSubstr("move_back_interval 999us"));
+  EXPECT_THAT(refused([](ReplicatedOptions& o) { o.max_backoff = absl::Nanoseconds(1); }), HasSubstr("max_backoff"));
+  EXPECT_THAT(refused([](ReplicatedOptions& o) { o.retry_budget = 0; }), HasSubstr("retry_budget"));
+  EXPECT_THAT(refused([](ReplicatedOptions& o) { o.retries_per_second = 0; }), HasSubstr("retries_per_second"));
 }
 
 }  // namespace

@@ -11,9 +11,11 @@
 
 #include "client/error_info.h"
 #include "client/internal/replica_set.h"
+#include "tests/client/fake_clock.h"
 #include "tests/client/fake_ple_server.h"
 #include "tests/client/faulty_connection.h"
 #include "tests/client/test_steps.h"
+#include "tests/client/twins.h"
 #include "tests/support/status_matchers.h"
 
 namespace pleiad::client::testing {
@@ -42,8 +44,9 @@ class ReplicatedClientTest : public ::testing::Test {
     return options;
   }
   static std::unique_ptr<ReplicatedClient> Connect(
-      const ReplicatedOptions& options, ReplicatedClient::Connector connector = &ReplicatedClient::ConnectIfReady) {
-    absl::StatusOr<std::unique_ptr<ReplicatedClient>> client = ReplicatedClient::Connect(options, connector);
+      const ReplicatedOptions& options, ReplicatedClient::Connector connector = &ReplicatedClient::ConnectIfReady,
+      internal::Clock* clock = nullptr) {
+    absl::StatusOr<std::unique_ptr<ReplicatedClient>> client = ReplicatedClient::Connect(options, connector, clock);
     EXPECT_TRUE(client.ok()) << client.status();
     return *std::move(client);
   }
@@ -61,65 +64,6 @@ class ReplicatedClientTest : public ::testing::Test {
   std::array<FakePleServer, 3> servers_;
   FakePleServer calm_server_;
   Client calm_ = *Client::Connect({.address = calm_server_.address()});
-};
-
-// A sequence and its undisturbed twin: the same steps go to both.
-class Twins {
- public:
-  Twins(ReplicatedClient* client, Client* calm, uint32_t seed)
-      : client_(client),
-        sequence_(*client->OpenSequence({.label = "twin"})),
-        calm_(*calm->OpenSequence()),
-        calm_stream_(*calm->OpenStream()),
-        random_(seed) {}
-
-  // Some steps at once, rewinds and resets among them; whether all outputs are equal.
-  void Burst() {
-    std::vector<TestStep> steps(1 + random_() % 4);
-    std::vector<std::future<absl::StatusOr<StepResult>>> answers, wanted;
-    for (TestStep& step : steps) {
-      const uint32_t kind = random_() % 12;
-      step = RandomStep(&random_, 1 + random_() % (kind == 0 ? 40 : 3));
-      if (kind == 1) step.fresh = true;
-      if (kind < 4 && kind > 1) step.position = next_ - std::min<uint64_t>(next_ - low_, random_() % 6);
-      const uint64_t start = step.position.value_or(step.fresh ? 0 : next_);
-      next_ = start + step.tokens.size();
-      low_ = step.fresh ? 0 : low_;
-      low_ = std::max(low_, next_ - std::min<uint64_t>(next_, 8));
-      Step sent;
-      sent.segments.push_back({nullptr, static_cast<uint32_t>(step.tokens.size()), step.fresh, step.position});
-      sent.token_ids = step.tokens;
-      sent.highway.data =
-          absl::MakeConstSpan(reinterpret_cast<const std::byte*>(step.highway.data()), step.highway.size() * 4);
-      answers.push_back(client_->Submit(std::move(sent), {&sequence_}));
-      wanted.push_back(calm_stream_->Submit(step.For(calm_)));
-    }
-    for (size_t i = 0; i < steps.size(); ++i) {
-      const absl::StatusOr<StepResult> answer = answers[i].get(), right = wanted[i].get();
-      ASSERT_TRUE(right.ok()) << right.status();
-      ASSERT_TRUE(answer.ok()) << answer.status();
-      ASSERT_EQ(answer->output, right->output);
-      ASSERT_EQ(answer->segments[0].position, right->segments[0].position);
-    }
-    EXPECT_EQ(sequence_.position(kLayer), next_);
-  }
-
-  void ExpectEqualBlobs() {
-    const absl::StatusOr<SequenceSnapshot> snapshot = sequence_.Snapshot();
-    ASSERT_TRUE(snapshot.ok()) << snapshot.status();
-    EXPECT_EQ(snapshot->layers[0].aux, calm_.Snapshot()->layers[0].aux);
-    EXPECT_EQ(snapshot->layers[0].position, next_);
-  }
-
-  ReplicatedSequence& sequence() { return sequence_; }
-
- private:
-  ReplicatedClient* const client_;
-  ReplicatedSequence sequence_;
-  Sequence calm_;
-  std::unique_ptr<StepStream> calm_stream_;
-  std::mt19937 random_;
-  uint64_t next_ = 0, low_ = 0;
 };
 
 TEST_F(ReplicatedClientTest, TheReplicaIsTheFirstOfItsKeyAndEveryCallCarriesTheKey) {
@@ -240,6 +184,28 @@ TEST_F(ReplicatedClientTest, ADrainingServerIsLeftWithoutAFailedStepAndReleasesW
   EXPECT_EQ(client->counters().resent_steps, 0u);
 }
 
+TEST_F(ReplicatedClientTest, GoingBackToABetterServerUnderLoadChangesNoOutput) {
+  ReplicatedOptions options = Options();
+  options.move_back_interval = absl::Milliseconds(1);
+  const auto client = Connect(options);
+  const size_t first = client->replica();
+  Twins one(client.get(), &calm_, 20), other(client.get(), &calm_, 21);
+  for (int i = 0; i < 10; ++i) {
+    servers_[first].Stop();
+    ASSERT_NO_FATAL_FAILURE(one.Burst());
+    servers_[first].Forget();
+    servers_[first].Restart();
+    do {
+      ASSERT_NO_FATAL_FAILURE(one.Burst());
+      ASSERT_NO_FATAL_FAILURE(other.Burst());
+    } while (client->replica() != first);
+  }
+  one.ExpectEqualBlobs();
+  other.ExpectEqualBlobs();
+  EXPECT_GE(client->counters().moves_back, 10u);
+  EXPECT_EQ(client->counters().dropped, 0u);
+}
+
 TEST_F(ReplicatedClientTest, ANewSequenceMakesADrainingServerBeLeft) {
   const auto client = Connect(Options());
   FakePleServer& left = Serving(*client);
@@ -252,8 +218,13 @@ TEST_F(ReplicatedClientTest, ANewSequenceMakesADrainingServerBeLeft) {
 
 TEST_F(ReplicatedClientTest, WithoutAReplicaStepsFailAfterTheBudgetAndALaterStepFindsOneAgain) {
   ReplicatedOptions options = Options();
-  options.give_up_after = absl::Milliseconds(20);
-  const auto client = Connect(options);
+  options.give_up_after = absl::Seconds(30);
+  FakeClock clock;
+  const auto client = Connect(options, &ReplicatedClient::ConnectIfReady, &clock);
+  // Moves the time on until the answer is there.
+  const auto run = [&](const TestStep& step, const ReplicatedSequence& of) {
+    return clock.AdvanceUntil(client->Submit(StepOf(step), {&of}), absl::Milliseconds(20));
+  };
   ReplicatedSequence sequence = *client->OpenSequence();
   Sequence calm = *calm_.OpenSequence();
   const auto calm_stream = *calm_.OpenStream();
@@ -261,18 +232,19 @@ TEST_F(ReplicatedClientTest, WithoutAReplicaStepsFailAfterTheBudgetAndALaterStep
   const TestStep first = RandomStep(&random, 12), second = RandomStep(&random, 2);
   ASSERT_TRUE(client->Run(StepOf(first), {&sequence}).ok());
   for (FakePleServer& server : servers_) server.Stop();
-  auto lost = client->Submit(StepOf(second), {&sequence});
-  const absl::Status failed = lost.get().status();
+  const absl::Status failed = run(second, sequence).status();
   EXPECT_TRUE(absl::IsUnavailable(failed)) << failed;
-  EXPECT_THAT(std::string(failed.message()), HasSubstr("no replica in 20ms"));
+  EXPECT_THAT(std::string(failed.message()), HasSubstr("no replica in 30s"));
   EXPECT_EQ(client->counters().given_up, 1u);
-  EXPECT_TRUE(absl::IsUnavailable(client->OpenSequence().status()));
+  auto open = std::async(std::launch::async, [&client] { return client->OpenSequence().status(); });
+  EXPECT_TRUE(absl::IsUnavailable(clock.AdvanceUntil(std::move(open), absl::Milliseconds(20))));
+  EXPECT_GE(clock.Now() - absl::UnixEpoch(), absl::Minutes(1));
   for (FakePleServer& server : servers_) server.Restart();
   // What failed has moved nothing: the next step must say where it starts.
-  EXPECT_EQ(ErrorReason(client->Run(StepOf(second), {&sequence}).status()), Reason::kPredecessorFailed);
+  EXPECT_EQ(ErrorReason(run(second, sequence).status()), Reason::kPredecessorFailed);
   TestStep again = second;
   again.position = sequence.position(kLayer);
-  const absl::StatusOr<StepResult> result = client->Run(StepOf(again), {&sequence});
+  const absl::StatusOr<StepResult> result = run(again, sequence);
   ASSERT_TRUE(result.ok()) << result.status();
   ASSERT_TRUE(calm_stream->Run(first.For(calm)).ok());
   EXPECT_EQ(result->output, calm_stream->Run(second.For(calm))->output);
@@ -371,26 +343,6 @@ TEST_F(ReplicatedClientTest, ASequenceThatExpiredAndFindsNoRoomFailsAloneAndIsBu
   EXPECT_EQ(result->segments[0].position, 6u);
   EXPECT_EQ(client->counters().moves, 0u);
   EXPECT_GE(client->counters().mended, 1u);
-}
-
-TEST(ReplicatedOptionsTest, ABadMemberIsRefusedByName) {
-  const auto refused = [](const std::function<void(ReplicatedOptions&)>& change) {
-    ReplicatedOptions options;
-    options.addresses = {"a:1", "b:1"};
-    change(options);
-    return std::string(options.Validate().message());
-  };
-  EXPECT_EQ(refused([](ReplicatedOptions&) {}), "");
-  EXPECT_THAT(refused([](ReplicatedOptions& o) { o.addresses.clear(); }), HasSubstr("addresses"));
-  EXPECT_THAT(refused([](ReplicatedOptions& o) { o.addresses.push_back("a:1"); }), HasSubstr("addresses a:1"));
-  EXPECT_THAT(refused([](ReplicatedOptions& o) { o.affinity_key = "\n"; }), HasSubstr("affinity_key"));
-  EXPECT_THAT(refused([](ReplicatedOptions& o) { o.give_up_after = absl::ZeroDuration(); }),
-              HasSubstr("give_up_after"));
-  EXPECT_THAT(refused([](ReplicatedOptions& o) { o.reconnect_timeout = -absl::Seconds(1); }),
-              HasSubstr("reconnect_timeout -1s"));
-  EXPECT_THAT(refused([](ReplicatedOptions& o) { o.max_backoff = absl::Nanoseconds(1); }), HasSubstr("max_backoff"));
-  EXPECT_THAT(refused([](ReplicatedOptions& o) { o.retry_budget = 0; }), HasSubstr("retry_budget"));
-  EXPECT_THAT(refused([](ReplicatedOptions& o) { o.retries_per_second = 0; }), HasSubstr("retries_per_second"));
 }
 
 }  // namespace

@@ -140,6 +140,16 @@ class Kubernetes(unittest.TestCase):
                                   "name": RENDERED[overlay]["StatefulSet"]["metadata"]["name"]})
                 self.assertEqual(scaler["minReplicas"], RENDERED[overlay]["StatefulSet"]["spec"]["replicas"])
 
+    def test_the_page_has_clients_name_every_server_that_there_may_be(self):
+        (first, last), = re.findall(r"`pleiad-(\d+)\.pleiad:50051`\s+to `pleiad-(\d+)\.pleiad:50051`",
+                                    (ROOT / "README.md").read_text())
+        for overlay in OVERLAYS:
+            scaler, service = RENDERED[overlay]["HorizontalPodAutoscaler"]["spec"], RENDERED[overlay]["Service"]
+            self.assertEqual((int(first), int(last)), (0, scaler["maxReplicas"] - 1))
+            self.assertEqual(service["metadata"]["name"], "pleiad")
+            # The names of servers that load or drain too: whoever looks for one must not wait for DNS.
+            self.assertTrue(service["spec"]["publishNotReadyAddresses"])
+
     def test_the_metric_that_scales_is_one_of_the_server(self):
         metrics = RENDERED["overlays/cuda"]["HorizontalPodAutoscaler"]["spec"]["metrics"]
         names = {metric["pods"]["metric"]["name"] for metric in metrics}

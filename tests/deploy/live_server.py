@@ -22,12 +22,22 @@ def end_with(parent):
         os._exit(127)
 
 
+def make_certificate(folder):
+    """Flags of a server with a certificate for localhost, FOLDER/cert.pem, that is its own authority."""
+    command = ["openssl", "req", "-x509", "-days", "30", "-subj", "/CN=localhost", "-addext",
+               "subjectAltName=DNS:localhost,IP:127.0.0.1", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256",
+               "-nodes", "-keyout", f"{folder}/key.pem", "-out", f"{folder}/cert.pem"]
+    subprocess.run(command, check=True, capture_output=True)
+    return ["--tls-cert", f"{folder}/cert.pem", "--tls-key", f"{folder}/key.pem"]
+
+
 class LiveServer:
     """`with LiveServer(binary) as server:` ready when entered; its exit code, checked to be 0, when left."""
 
     def __init__(self, binary, model=GOLDEN, *flags):
         self._binary, self._model, self._flags = binary, model, flags
         self.address = self.metrics = None
+        self.addresses = []  # all it listens on, its own Unix socket first
 
     def __enter__(self):
         with contextlib.ExitStack() as stack:
@@ -44,6 +54,7 @@ class LiveServer:
             if not line.startswith("pleiad-server ready"):
                 raise RuntimeError(f"not ready: {line!r}")
             self.metrics = line.split()[-1]
+            self.addresses = line.split()[2:-2]
             self._stack = stack.pop_all()
         return self
 

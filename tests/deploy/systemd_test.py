@@ -9,12 +9,13 @@ import sys
 import tempfile
 import unittest
 
-from live_server import GOLDEN, ROOT, end_with
+from live_server import GOLDEN, ROOT, end_with, make_certificate
 from manifest_server import STOP_LIMITS_S, flag, seconds
 
 SERVER = sys.argv.pop()
 UNIT = ROOT / "deploy/systemd/pleiad-server.service"
-DROP_IN = ROOT / "deploy/systemd/cuda.conf"
+DROP_INS = (ROOT / "deploy/systemd/cuda.conf", ROOT / "deploy/systemd/tls.conf")
+TLS = DROP_INS[1]
 
 
 def values(file, key):
@@ -32,13 +33,13 @@ class Unit(unittest.TestCase):
         return subprocess.run(["systemd-analyze", *args], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
     def test_systemd_takes_every_line(self):
-        for drop_in in (None, DROP_IN):
+        for drop_in in (None, *DROP_INS):
             with tempfile.TemporaryDirectory() as folder:
                 unit = self.unit_folder(folder)
                 if drop_in:
                     extra = pathlib.Path(folder) / f"{UNIT.name}.d"
                     extra.mkdir()
-                    (extra / drop_in.name).write_text(drop_in.read_text())
+                    (extra / drop_in.name).write_text(drop_in.read_text().replace("/usr/bin/pleiad-server", SERVER))
                 result = self.analyze("verify", "--man=no", str(unit))
             ours = [line for line in result.stdout.splitlines() if "pleiad" in line]
             self.assertEqual((result.returncode, ours), (0, []), result.stdout)
@@ -70,6 +71,37 @@ class Unit(unittest.TestCase):
         self.assertEqual(values(UNIT, "RestartPreventExitStatus"), ["2"])
         result = subprocess.run([SERVER, "--no-such-flag"], capture_output=True)
         self.assertEqual(result.returncode, 2)
+
+
+class Secrets(unittest.TestCase):
+    def test_the_drop_in_changes_the_listener_and_adds_the_files_alone(self):
+        (plain,) = values(UNIT, "ExecStart")
+        reset, command = values(TLS, "ExecStart")
+        self.assertEqual(reset, "")
+        added = [word for word in command.split() if word not in plain.split()]
+        self.assertEqual(added, ["0.0.0.0:50051", "--tls-cert", "/etc/pleiad/cert.pem", "--tls-key", "/etc/pleiad/key.pem",
+                                 "--tls-client-ca", "/etc/pleiad/clients.pem", "--auth-tokens", "/etc/pleiad/tokens"])
+
+    def test_the_server_takes_files_that_its_group_alone_can_read(self):
+        command = values(TLS, "ExecStart")[1].split()[1:]
+        with tempfile.TemporaryDirectory(prefix="pleiad-") as folder:
+            make_certificate(folder)
+            os.link(f"{folder}/cert.pem", f"{folder}/clients.pem")
+            pathlib.Path(folder, "tokens").write_text("engine-3 token-of-the-unit-01234\n")
+            for name in ("key.pem", "tokens"):
+                os.chmod(f"{folder}/{name}", 0o640)
+            places = {"/etc/pleiad": folder, "/srv/pleiad/model": str(GOLDEN), "/var/lib/pleiad": folder,
+                      "0.0.0.0:50051": "127.0.0.1:0", "127.0.0.1:9464": "127.0.0.1:0"}
+            for unit_place, place in places.items():
+                self.assertTrue(any(unit_place in argument for argument in command), unit_place)
+                command = [argument.replace(unit_place, place) for argument in command]
+            check = lambda: subprocess.run([SERVER, *command, "--check"], capture_output=True, text=True)
+            good = check()
+            os.chmod(f"{folder}/tokens", 0o644)
+            open_to_all = check()
+        self.assertEqual(good.returncode, 0, good.stderr)
+        self.assertNotEqual(open_to_all.returncode, 0)
+        self.assertIn("--auth-tokens", open_to_all.stderr)
 
 
 class Notifications(unittest.TestCase):

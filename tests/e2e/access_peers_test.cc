@@ -5,6 +5,8 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 
+#include <cerrno>
+#include <cstring>
 #include <random>
 #include <string>
 #include <vector>
@@ -19,6 +21,17 @@ namespace {
 constexpr char kReflection[] = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo";
 
 class AccessPeers : public ::testing::Test {
+ public:
+  static UniqueFd DialTo(InProcessServer& server) {
+    sockaddr_in to{};
+    to.sin_family = AF_INET;
+    to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    to.sin_port = htons(server.server().addresses().addresses.at(1).port);
+    UniqueFd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    EXPECT_EQ(::connect(fd.get(), reinterpret_cast<const sockaddr*>(&to), sizeof(to)), 0);
+    return fd;
+  }
+
  protected:
   AccessPeers()
       : server_(fixture_.Start([this](ServerFlags& flags) {
@@ -30,15 +43,7 @@ class AccessPeers : public ::testing::Test {
   grpc::StatusCode CodeAs(const CertificatePaths& own) {
     return CodeOf(ChannelAs(address_, {.ca = fixture_.authority.cert(), .own = own}), kReflection);
   }
-  UniqueFd Dial() {
-    sockaddr_in to{};
-    to.sin_family = AF_INET;
-    to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    to.sin_port = htons(server_->server().addresses().addresses.at(1).port);
-    UniqueFd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    EXPECT_EQ(::connect(fd.get(), reinterpret_cast<const sockaddr*>(&to), sizeof(to)), 0);
-    return fd;
-  }
+  UniqueFd Dial() const { return DialTo(*server_); }
 
   const AccessFixture fixture_;
   const CertificateAuthority clients_{fixture_.folder.path(), "clients"};
@@ -103,6 +108,32 @@ TEST_F(AccessPeers, GarbageAndSlowHandshakesLeaveTheServerServing) {
   char byte = 0;
   while (::recv(peers[1].get(), &byte, 1, 0) > 0) {
   }
+}
+
+TEST(Handshakes, APeerThatDoesNotEndItsHandshakeIsSentAway) {
+  const AccessFixture fixture;
+  for (const bool tls : {true, false}) {
+    const auto server = fixture.Start([&](ServerFlags& flags) {
+      if (tls) fixture.UseTls(flags);
+      flags.access.handshake_timeout = absl::Milliseconds(50);
+    });
+    for (const std::string& beginning : {std::string(), tls ? std::string("\x16\x03\x01\x02\x00\x01\x00", 7)
+                                                            : std::string("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")}) {
+      SCOPED_TRACE(absl::StrCat(tls ? "TLS" : "plaintext", ", ", beginning.size(), " bytes"));
+      const UniqueFd peer = AccessPeers::DialTo(*server);
+      ASSERT_EQ(::send(peer.get(), beginning.data(), beginning.size(), MSG_NOSIGNAL),
+                static_cast<ssize_t>(beginning.size()));
+      // Longer than it may take, and less than gRPC's own limit or the one that this server has unless told.
+      const timeval patience{.tv_sec = 15, .tv_usec = 0};
+      ASSERT_EQ(::setsockopt(peer.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience)), 0);
+      char byte = 0;
+      ssize_t got = 0;
+      while ((got = ::recv(peer.get(), &byte, 1, 0)) > 0) {
+      }
+      EXPECT_TRUE(got == 0 || errno == ECONNRESET) << std::strerror(errno);
+    }
+  }
+  EXPECT_EQ(AccessFlags().handshake_timeout, absl::Seconds(20));
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/time/clock.h"
 #include "spdlog/sinks/ostream_sink.h"
 #include "spdlog/spdlog.h"
 #include "tests/e2e/access_fixture.h"
@@ -46,9 +47,11 @@ TEST(Access, EveryRpcButHealthNeedsAToken) {
     }
     EXPECT_NE(CodeOf(channel, kHealth), grpc::StatusCode::UNAUTHENTICATED);
   }
-  EXPECT_EQ(MetricValue(ScrapeMetrics(server->metrics_port()),
-                        "pleiad_rpc_requests_total{rpc=\"Forward\",code=\"UNAUTHENTICATED\"}"),
-            4);
+  const std::string page = ScrapeMetrics(server->metrics_port());
+  EXPECT_EQ(MetricValue(page, "pleiad_rpc_requests_total{rpc=\"Forward\",code=\"UNAUTHENTICATED\"}"), 4);
+  const double calls = 2.0 * static_cast<double>(AllMethods().size());
+  EXPECT_EQ(MetricValue(page, "pleiad_token_refusals_total{reason=\"missing\"}"), calls);
+  EXPECT_EQ(MetricValue(page, "pleiad_token_refusals_total{reason=\"unknown\"}"), calls);
 }
 
 TEST(Access, TheClientShowsItsTokenWithEveryCall) {
@@ -104,6 +107,12 @@ TEST(Access, ReplacedCertificatesAreForNewConnections) {
   const auto old_channel = ChannelAs(address, {.ca = fixture.authority.cert()});
   EXPECT_EQ(CodeOf(old_channel, kReflection), grpc::StatusCode::OK);
 
+  const auto expiry = [&server] {
+    return MetricValue(ScrapeMetrics(server->metrics_port()),
+                       "pleiad_tls_certificate_expiry_seconds{file=\"tls-cert\"}");
+  };
+  const double now = absl::ToDoubleSeconds(absl::Now() - absl::UnixEpoch()), day = 24 * 3600;
+  EXPECT_NEAR(expiry(), now + 30 * day, day / 2);
   const CertificateAuthority next(fixture.folder.path(), "next-authority");
   EXPECT_EQ(CodeOf(ChannelAs(address, {.ca = next.cert()}), kReflection), grpc::StatusCode::UNAVAILABLE);
   // Half of a pair changes nothing.
@@ -117,6 +126,10 @@ TEST(Access, ReplacedCertificatesAreForNewConnections) {
   EXPECT_EQ(CodeOf(ChannelAs(address, {.ca = next.cert()}), kReflection), grpc::StatusCode::OK);
   EXPECT_EQ(CodeOf(ChannelAs(address, {.ca = fixture.authority.cert()}), kReflection), grpc::StatusCode::UNAVAILABLE);
   EXPECT_EQ(CodeOf(old_channel, kReflection), grpc::StatusCode::OK) << "an open connection stays";
+
+  // Seen at the scrape, without a connection.
+  next.Issue("server", Validity::kExpired);
+  EXPECT_NEAR(expiry(), now - day, day / 2);
 }
 
 TEST(Access, BadClientOptionsNameTheMember) {

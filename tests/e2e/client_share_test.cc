@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "tests/e2e/access_fixture.h"
+#include "tests/e2e/metrics_page.h"
 #include "tests/support/status_matchers.h"
 
 namespace pleiad::testing {
@@ -45,6 +46,29 @@ TEST(ClientShare, IsOfEachToken) {
   EXPECT_THAT(bob.OpenSequence(), IsOk());
   ASSERT_THAT(second->Release(), IsOk());
   EXPECT_THAT(alice.OpenSequence(), IsOk());
+  const auto refused = [&server](const std::string& bound) {
+    return MetricValue(ScrapeMetrics(server->metrics_port()),
+                       "pleiad_sequences_refused_total{bound=\"" + bound + "\"}");
+  };
+  EXPECT_EQ(refused("client"), 1);
+  EXPECT_EQ(refused("sequences"), 0);
+}
+
+TEST(ClientShare, WhatTheServerItselfHasNoRoomForIsCountedApart) {
+  const AccessFixture fixture;
+  const auto server = fixture.Start([](ServerFlags& flags) {
+    flags.max_sequences = 1;
+    flags.access.client_max_sequences = 2;
+  });
+  client::ClientOptions options;
+  options.address = server->address();
+  client::Client client = ConnectWith(options);
+  const auto kept = client.OpenSequence();
+  EXPECT_THAT(kept, IsOk());
+  EXPECT_THAT(client.OpenSequence(), FailsWith(kOver, "--max-sequences"));
+  const std::string page = ScrapeMetrics(server->metrics_port());
+  EXPECT_EQ(MetricValue(page, "pleiad_sequences_refused_total{bound=\"sequences\"}"), 1);
+  EXPECT_EQ(MetricValue(page, "pleiad_sequences_refused_total{bound=\"client\"}"), 0);
 }
 
 TEST(ClientShare, WithoutTokensIsOfCertificatesHostsAndSockets) {

@@ -231,6 +231,37 @@ TEST_F(RestartTest, TheOwnerThatRaisedTheEpochKeepsOthersOut) {
   EXPECT_EQ(get(0), "epoch 9");
 }
 
+TEST_F(RestartTest, WhatAClientHasOpenCountsForItAndIsNamedInLogLinesAsBefore) {
+  const auto limit = [](uint32_t sequences) {
+    return [sequences](ServerFlags& flags) { flags.access.client_max_sequences = sequences; };
+  };
+  constexpr auto kOver = absl::StatusCode::kResourceExhausted;
+  Start(limit(2));
+  client::Client client = Connect();
+  client::Sequence first = *client.OpenSequence({.label = "chat 7"}), second = *client.OpenSequence();
+  EXPECT_THAT(client.OpenSequence(), FailsWith(kOver, "peer unix: 2 sequences"));
+  EXPECT_EQ(Stop(), kExitDrained);
+  // Fewer than it has already: it keeps them.
+  Start(limit(1));
+  EXPECT_EQ(Open(), 2);
+  const auto stream = *client.OpenStream(Patient());
+  EXPECT_THAT(stream->Run(MoveOf(first, 0, 1)), IsOk());
+  EXPECT_THAT(client.OpenSequence(), FailsWith(kOver, "peer unix: 2 sequences: at most 1 sequences"));
+  EXPECT_TRUE(*second.Release());
+  EXPECT_THAT(client.OpenSequence(), FailsWith(kOver, "peer unix: 1 sequences"));
+
+  spdlog::set_level(spdlog::level::debug);
+  {
+    LogLines log;
+    EXPECT_EQ(first.Restore({}).code(), absl::StatusCode::kOk);
+    EXPECT_FALSE(first.Restore({.model_id = "another"}).ok());
+    EXPECT_THAT(log.text(), ::testing::HasSubstr("label \"chat 7\""));
+  }
+  spdlog::set_level(spdlog::level::info);
+  EXPECT_TRUE(*first.Release());
+  EXPECT_THAT(client.OpenSequence(), IsOk());
+}
+
 // The loader of the file sees every length and every byte elsewhere; here the whole server does.
 TEST_F(RestartTest, ADamagedOrForeignFileIsSetAsideAndTheServerStarts) {
   Start();

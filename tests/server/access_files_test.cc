@@ -5,6 +5,7 @@
 
 #include <string>
 
+#include "absl/time/clock.h"
 #include "server/certificate_files.h"
 #include "server/token_file.h"
 #include "tests/support/certificates.h"
@@ -123,6 +124,28 @@ TEST_F(CertificateFilesTest, AreReadAgainOnceTheyHoldTogether) {
   ReplaceFile(paths_.key, ReadWholeFile(next.key));
   EXPECT_EQ((*files)->Current().certificate->chain, ReadWholeFile(next.cert));
   EXPECT_EQ((*files)->Current().number, 2u);
+}
+
+TEST_F(CertificateFilesTest, SayWhenTheFirstOfTheChainAndTheLastOfTheAuthoritiesExpires) {
+  const absl::Time before = absl::Now() - absl::Seconds(1);
+  const CertificatePaths next = ca_.Issue("server"), late = ca_.Issue("late", pleiad::testing::Validity::kExpired);
+  const absl::Time after = absl::Now();
+  const auto expires = [&](const std::string& cert, const std::string& ca) {
+    const auto files = CertificateFiles::Open(Flags(cert, next.key, ca));
+    EXPECT_THAT(files, IsOk());
+    return (*files)->Current().certificate;
+  };
+  const auto in_days = [&](int days) {
+    return ::testing::AllOf(::testing::Ge(before + absl::Hours(24 * days)),
+                            ::testing::Le(after + absl::Hours(24 * days)));
+  };
+  EXPECT_THAT(expires(next.cert, "")->chain_expiry, in_days(30));
+  EXPECT_THAT(expires(next.cert, late.cert)->client_ca_expiry, in_days(-1));
+  const std::string chain = folder_ / "chain", authorities = folder_ / "authorities";
+  ReplaceFile(chain, ReadWholeFile(next.cert) + ReadWholeFile(late.cert));
+  ReplaceFile(authorities, ReadWholeFile(late.cert) + ReadWholeFile(next.cert));
+  EXPECT_THAT(expires(chain, authorities)->chain_expiry, in_days(-1));
+  EXPECT_THAT(expires(chain, authorities)->client_ca_expiry, in_days(30));
 }
 
 }  // namespace

@@ -112,6 +112,16 @@ void FakeEngine::WaitForStop() {
   while (!stopped_) changed_.Wait(&mutex_);
 }
 
+void FakeEngine::BlockGive() {
+  MutexLock lock(&mutex_);
+  give_blocked_ = true;
+}
+
+void FakeEngine::WaitForGive() {
+  MutexLock lock(&mutex_);
+  while (!given_) changed_.Wait(&mutex_);
+}
+
 uint64_t FakeEngine::submitted() const {
   MutexLock lock(&mutex_);
   return submitted_;
@@ -339,7 +349,18 @@ uint64_t FakeEngine::Stop() {
   return held.size();
 }
 
-absl::Status FakeEngine::GiveSequences(const SequenceSink&) { return absl::OkStatus(); }
+absl::Status FakeEngine::GiveSequences(const SequenceSink& sink) {
+  MutexLock lock(&mutex_);
+  if (!give_blocked_) return absl::OkStatus();
+  KeptSequence kept;
+  kept.id = SequenceId(1);
+  kept.carries.resize(1);
+  if (absl::Status status = sink(kept); !status.ok()) return status;
+  given_ = true;
+  changed_.NotifyAll();
+  while (give_blocked_) changed_.Wait(&mutex_);
+  return absl::OkStatus();
+}
 
 absl::StatusOr<uint64_t> FakeEngine::TakeSequences(const SequenceSource&) { return 0; }
 

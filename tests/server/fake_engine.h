@@ -51,6 +51,9 @@ class FakeEngine final : public Engine {
   void WaitForStop();
   // From now on memory of clients is imported from there; null: from nowhere.
   void SetImports(std::shared_ptr<ImportTable> imports);
+  // From now on GiveSequences gives one sequence and never returns; WaitForGive returns once it has given it.
+  void BlockGive();
+  void WaitForGive();
   // The rows of each Warm, once there are `count` calls.
   std::vector<std::vector<RowId>> WaitForWarms(size_t count);
   // Warms from the `first`th on, counted from 0, are answered Unavailable.
@@ -110,6 +113,8 @@ class FakeEngine final : public Engine {
   bool draining_ ABSL_GUARDED_BY(mutex_) = false;
   bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
   bool stop_blocked_ ABSL_GUARDED_BY(mutex_) = false;
+  bool give_blocked_ ABSL_GUARDED_BY(mutex_) = false;
+  bool given_ ABSL_GUARDED_BY(mutex_) = false;
   std::function<void()> on_idle_ ABSL_GUARDED_BY(mutex_);
   std::function<void(absl::Status)> on_lost_ ABSL_GUARDED_BY(mutex_);
 };

@@ -12,6 +12,7 @@ namespace pleiad {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 MetricsSnapshot Example(const RpcCounters* counters) {
   MetricsSnapshot snapshot;
@@ -50,6 +51,9 @@ TEST(Metrics, AreExactlyThoseOfTheContract) {
   }
   const std::set<std::string> expected{"pleiad_rpc_requests_total",
                                        "pleiad_forward_items_total",
+                                       "pleiad_sequences_refused_total",
+                                       "pleiad_token_refusals_total",
+                                       "pleiad_tls_certificate_expiry_seconds",
                                        "pleiad_tokens_total",
                                        "pleiad_batch_tokens",
                                        "pleiad_inflight_requests",
@@ -100,9 +104,24 @@ TEST(Metrics, CarryLabelsAndValues) {
   counters.CountRpc(Rpc::kOpenSequence, absl::StatusCode::kResourceExhausted);
   counters.CountItem(1, absl::StatusCode::kOk);
   counters.CountItem(0, static_cast<absl::StatusCode>(77));
-  const std::string text = Scrape(Example(&counters));
+  counters.CountSequenceRefusal(SequenceRefusal::kClient);
+  counters.CountTokenRefusal(TokenRefusal::kUnknown);
+  MetricsSnapshot snapshot = Example(&counters);
+  snapshot.certificate =
+      std::make_shared<const Certificate>(Certificate{.chain = "cert",
+                                                      .key = "key",
+                                                      .client_ca = "ca",
+                                                      .chain_expiry = absl::FromUnixSeconds(1800000000),
+                                                      .client_ca_expiry = absl::FromUnixSeconds(1900000000)});
+  const std::string text = Scrape(snapshot);
   for (const char* line : {"pleiad_rpc_requests_total{rpc=\"OpenSequence\",code=\"RESOURCE_EXHAUSTED\"} 1\n",
                            "pleiad_forward_items_total{mode=\"prestage\",code=\"OK\"} 1\n",
+                           "pleiad_sequences_refused_total{bound=\"sequences\"} 0\n",
+                           "pleiad_sequences_refused_total{bound=\"client\"} 1\n",
+                           "pleiad_token_refusals_total{reason=\"missing\"} 0\n",
+                           "pleiad_token_refusals_total{reason=\"unknown\"} 1\n",
+                           "pleiad_tls_certificate_expiry_seconds{file=\"tls-cert\"} 1800000000\n",
+                           "pleiad_tls_certificate_expiry_seconds{file=\"tls-client-ca\"} 1900000000\n",
                            "pleiad_forward_items_total{mode=\"forward\",code=\"UNKNOWN\"} 1\n",
                            "pleiad_tokens_total{layer=\"1\"} 42\n",
                            "pleiad_device_busy_seconds_total 2.5\n",
@@ -133,6 +152,7 @@ TEST(Metrics, AreThereWhileLoading) {
   const std::string text = Scrape(snapshot);
   EXPECT_THAT(text, HasSubstr("pleiad_ready 0\n"));
   EXPECT_THAT(text, HasSubstr("pleiad_sequences 0\n"));
+  EXPECT_THAT(text, Not(HasSubstr("pleiad_tls_certificate_expiry_seconds{"))) << "without TLS";
   EXPECT_THAT(text, HasSubstr("# TYPE pleiad_tokens_total counter\n"));
 }
 

@@ -4,14 +4,17 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include <cstdlib>
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "core/engine/sequence_file.h"
 #include "tests/server/test_server.h"
 #include "tests/support/checkpoint_writer.h"
+#include "tests/support/fake_clock.h"
 #include "tests/support/local_engine.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/temp_dir.h"
@@ -27,6 +30,7 @@ using testing::TempDir;
 using testing::WriteFile;
 
 bool Never() { return false; }
+void Ignored(KeptSequence&) {}
 
 class SequenceKeeperTest : public ::testing::Test {
  protected:
@@ -55,7 +59,7 @@ class SequenceKeeperTest : public ::testing::Test {
   std::string Kept() {
     const std::unique_ptr<LocalEngine> none = MakeEngine(), engine = StoppedEngine();
     const std::unique_ptr<SequenceKeeper> keeper = MakeKeeper();
-    EXPECT_THAT(keeper->TakeBack(none->engine(), Never), IsOk());
+    EXPECT_THAT(keeper->TakeBack(none->engine(), Ignored, Never), IsOk());
     EXPECT_THAT(keeper->Keep(engine->engine()), IsOk());
     return ReadFile(path_);
   }
@@ -72,12 +76,12 @@ TEST_F(SequenceKeeperTest, WhatIsKeptIsTakenBackOnce) {
   EXPECT_EQ(about.st_mode & 07777, 0600u);
   const std::unique_ptr<SequenceKeeper> keeper = MakeKeeper();
   const std::unique_ptr<LocalEngine> engine = MakeEngine(), next = MakeEngine();
-  ASSERT_THAT(keeper->TakeBack(engine->engine(), Never), IsOk());
+  ASSERT_THAT(keeper->TakeBack(engine->engine(), Ignored, Never), IsOk());
   EXPECT_FALSE(std::filesystem::exists(path_));
   EXPECT_EQ(engine->Get(ids_[0]).layers.at(0).position, Position(3));
   EXPECT_EQ(engine->Get(ids_[1]).layers.at(0).position, Position(14));
   // As after a kill: nothing was written since, so there is nothing that could be out of date.
-  ASSERT_THAT(keeper->TakeBack(next->engine(), Never), IsOk());
+  ASSERT_THAT(keeper->TakeBack(next->engine(), Ignored, Never), IsOk());
   EXPECT_EQ(next->engine().stats().sequences, 0u);
 }
 
@@ -87,7 +91,7 @@ TEST_F(SequenceKeeperTest, NoCutAndNoFlippedByteLoadsAnything) {
   const std::unique_ptr<LocalEngine> engine = MakeEngine();
   const auto expect_set_aside = [&](const std::string& bytes) {
     WriteFile(path_, bytes);
-    ASSERT_THAT(keeper->TakeBack(engine->engine(), Never), IsOk());
+    ASSERT_THAT(keeper->TakeBack(engine->engine(), Ignored, Never), IsOk());
     EXPECT_EQ(engine->engine().stats().sequences, 0u);
     EXPECT_FALSE(std::filesystem::exists(path_));
     EXPECT_EQ(ReadFile(path_ + ".bad-1"), bytes);
@@ -101,7 +105,7 @@ TEST_F(SequenceKeeperTest, NoCutAndNoFlippedByteLoadsAnything) {
     expect_set_aside(flipped);
   }
   WriteFile(path_, whole);
-  ASSERT_THAT(keeper->TakeBack(engine->engine(), Never), IsOk());
+  ASSERT_THAT(keeper->TakeBack(engine->engine(), Ignored, Never), IsOk());
   EXPECT_EQ(engine->engine().stats().sequences, 2u);
 }
 
@@ -110,7 +114,7 @@ TEST_F(SequenceKeeperTest, FilesSetAsideDoNotReplaceEachOther) {
   const std::unique_ptr<LocalEngine> engine = MakeEngine();
   for (const char* bytes : {"one", "two"}) {
     WriteFile(path_, bytes);
-    ASSERT_THAT(keeper->TakeBack(engine->engine(), Never), IsOk());
+    ASSERT_THAT(keeper->TakeBack(engine->engine(), Ignored, Never), IsOk());
   }
   EXPECT_EQ(ReadFile(path_ + ".bad-1"), "one");
   EXPECT_EQ(ReadFile(path_ + ".bad-2"), "two");
@@ -121,7 +125,7 @@ TEST_F(SequenceKeeperTest, AFileThatWasNotTakenBackStays) {
   const std::unique_ptr<LocalEngine> engine = MakeEngine(), stopped = StoppedEngine();
   {
     const std::unique_ptr<SequenceKeeper> keeper = MakeKeeper();
-    EXPECT_THAT(keeper->TakeBack(engine->engine(), [] { return true; }),
+    EXPECT_THAT(keeper->TakeBack(engine->engine(), Ignored, [] { return true; }),
                 FailsWith(absl::StatusCode::kCancelled, "stopping"));
     EXPECT_THAT(keeper->Keep(stopped->engine()), IsOk());
     EXPECT_EQ(ReadFile(path_), whole);
@@ -130,7 +134,8 @@ TEST_F(SequenceKeeperTest, AFileThatWasNotTakenBackStays) {
   std::filesystem::remove(path_);
   std::filesystem::create_directory(path_);
   const std::unique_ptr<SequenceKeeper> keeper = MakeKeeper();
-  EXPECT_THAT(keeper->TakeBack(engine->engine(), Never), FailsWith(absl::StatusCode::kUnavailable, "cannot read"));
+  EXPECT_THAT(keeper->TakeBack(engine->engine(), Ignored, Never),
+              FailsWith(absl::StatusCode::kUnavailable, "cannot read"));
   EXPECT_THAT(keeper->Keep(stopped->engine()), IsOk());
   EXPECT_TRUE(std::filesystem::is_directory(path_));
 }
@@ -139,7 +144,7 @@ TEST_F(SequenceKeeperTest, WhatAKilledRunHadBegunToWriteIsRemoved) {
   const std::string temporary = SequenceFileWriter::TemporaryName(path_);
   WriteFile(temporary, "half");
   const std::unique_ptr<LocalEngine> engine = MakeEngine();
-  ASSERT_THAT(MakeKeeper()->TakeBack(engine->engine(), Never), IsOk());
+  ASSERT_THAT(MakeKeeper()->TakeBack(engine->engine(), Ignored, Never), IsOk());
   EXPECT_FALSE(std::filesystem::exists(temporary));
 }
 
@@ -169,6 +174,44 @@ TEST_F(SequenceKeeperTest, AServerThatEndsWhileLoadingLeavesTheFile) {
     EXPECT_EQ(server.Wait(), kExitRefused);
   }
   EXPECT_EQ(ReadFile(path_), "not even looked at");
+}
+
+// Begins to write a sequence into `state_dir`, and never ends.
+[[noreturn]] void DrainOnToADiskThatHangs(const std::string& state_dir) {
+  FakeClock clock;
+  ServerFlags flags = TestFlags();
+  flags.state_dir = state_dir;
+  const auto loader = std::make_shared<FakeLoader::Control>();
+  const auto server =
+      *Server::Start(flags, {.clock = &clock,
+                             .loader = std::make_unique<FakeLoader>(loader, FakeEngine::Mode::kAnswerAtOnce),
+                             .on_ready = nullptr,
+                             .hard_exit = nullptr});
+  loader->Finish();
+  EXPECT_THAT(server->WaitUntilLoaded(), IsOk());
+  FakeEngine* engine = nullptr;
+  {
+    MutexLock lock(&loader->mutex);
+    engine = loader->engine;
+  }
+  engine->BlockGive();
+  server->Terminate();
+  server->Terminate();
+  std::thread wait([&] { server->Wait(); });
+  engine->WaitForGive();
+  if (!std::filesystem::exists(SequenceFileWriter::TemporaryName(state_dir + "/sequences"))) std::_Exit(99);
+  clock.Advance(Server::kKeepLimit);
+  wait.join();  // never
+  std::_Exit(98);
+}
+
+TEST_F(SequenceKeeperTest, AWriteThatTakesLongerThanItMayEndsTheProcessWith5AndLeavesNoPartOfAFile) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  // The process that dies runs this test from its beginning: the folder stays the one of the first.
+  ::setenv("PLEIAD_TEST_STATE", state_.path().c_str(), /*overwrite=*/0);
+  EXPECT_EXIT(DrainOnToADiskThatHangs(std::getenv("PLEIAD_TEST_STATE")), ::testing::ExitedWithCode(kExitStateLost), "");
+  ::unsetenv("PLEIAD_TEST_STATE");
+  EXPECT_TRUE(std::filesystem::is_empty(state_.path()));
 }
 
 }  // namespace

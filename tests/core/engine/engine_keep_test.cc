@@ -74,6 +74,24 @@ TEST(EngineKeep, SequencesGoOnWhereTheyStood) {
   EXPECT_EQ(h.Release(b).released, true);
 }
 
+TEST(EngineKeep, OwnersAreGivenAndThePlacesThatTheyTakeAreHeldUntilTheRelease) {
+  Harness old_engine, h;
+  OpenRequest open = Named("", "");
+  open.owner = "engine-3";
+  const SequenceId a = old_engine.Open(open).sequence, b = old_engine.Open().sequence;
+  std::vector<KeptSequence> given = Give(*old_engine.engine);
+  ASSERT_EQ(given.size(), 2u);
+  EXPECT_EQ(given[0].owner, "engine-3");
+  EXPECT_EQ(given[1].owner, "");
+  const auto place = std::make_shared<int>();
+  given[0].place = place;
+  ASSERT_THAT(Take(*h.engine, std::move(given)), IsOk());
+  EXPECT_TRUE(h.Release(b).released);
+  EXPECT_EQ(place.use_count(), 2);
+  EXPECT_TRUE(h.Release(a).released);
+  EXPECT_EQ(place.use_count(), 1);
+}
+
 TEST(EngineKeep, TheStartOfALongStepIsHadFromUndoRowsThatMoved) {
   Harness old_engine, h;
   const SequenceId a = old_engine.Open().sequence;

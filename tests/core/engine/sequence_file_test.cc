@@ -59,6 +59,7 @@ std::vector<KeptSequence> Sequences() {
   sequences[0].idle = absl::Seconds(90) + absl::Nanoseconds(1);
   sequences[0].client_key = "engine-0";
   sequences[0].label = "chat 7";
+  sequences[0].owner = "certificate " + std::string(200, 'e');
   sequences[0].carries = {CarryAfter({2, 9}, 0.5f), CarryAfter({}, 0)};
   sequences[1].id = SequenceId(2);
   sequences[1].carries = {CarryAfter({1}, -1), CarryAfter({5, 1, 1}, 1000)};
@@ -74,6 +75,7 @@ void ExpectSame(const KeptSequence& a, const KeptSequence& b) {
   EXPECT_EQ(a.idle, b.idle);
   EXPECT_EQ(a.client_key, b.client_key);
   EXPECT_EQ(a.label, b.label);
+  EXPECT_EQ(a.owner, b.owner);
   ASSERT_EQ(a.carries.size(), b.carries.size());
   for (size_t i = 0; i < a.carries.size(); ++i) {
     const CarryImage &x = a.carries[i].state, &y = b.carries[i].state;
@@ -149,6 +151,21 @@ TEST_F(SequenceFileTest, GivesBackWhatWasWritten) {
   ASSERT_THAT(read, IsOk());
   ASSERT_EQ(read->size(), written.size());
   for (size_t i = 0; i < written.size(); ++i) ExpectSame((*read)[i], written[i]);
+}
+
+TEST_F(SequenceFileTest, ReadsTheVersionBeforeWhichNamesNoOwners) {
+  testing::WriteFile(path_, testing::ReadFile(PLEIAD_SOURCE_DIR "/tests/golden/sequences-v1"));
+  const auto read = Read();
+  ASSERT_THAT(read, IsOk());
+  std::vector<KeptSequence> expected = Sequences();
+  ASSERT_EQ(read->size(), expected.size());
+  for (size_t i = 0; i < expected.size(); ++i) {
+    expected[i].owner.clear();
+    ExpectSame((*read)[i], expected[i]);
+  }
+  // Whoever wrote the version counts: its sequences have no owners to read.
+  SetVersion(kSequenceFileVersion);
+  EXPECT_THAT(Read(), FailsWith(absl::StatusCode::kDataLoss, "malformed"));
 }
 
 TEST_F(SequenceFileTest, IsItsOwnersAloneAndLeavesNothingBesideIt) {

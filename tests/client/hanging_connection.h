@@ -1,0 +1,150 @@
+// A Connection that stops answering when told to, as one to a server that hangs or was stopped.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "client/connection.h"
+#include "core/base/mutex.h"
+
+namespace pleiad::client::testing {
+
+// What the connections to one server do. Thread-safe.
+class Hang {
+ public:
+  enum class Health { kToo, kAnswers };
+
+  // From now on calls end with DeadlineExceeded, at once, and streams give no replies; health is asked for in vain
+  // too, or answered.
+  void Begin(Health health) {
+    MutexLock lock(&mutex_);
+    hangs_ = true;
+    healthy_ = health == Health::kAnswers;
+  }
+  // What was held back comes.
+  void End() {
+    MutexLock lock(&mutex_);
+    hangs_ = false;
+    changed_.NotifyAll();
+  }
+  // Called once, in the next Restore, after the server has answered it and before the caller knows.
+  void SetAfterRestore(std::function<void()> fn) {
+    MutexLock lock(&mutex_);
+    after_restore_ = std::move(fn);
+  }
+  // Blocks until a reply is held back.
+  void AwaitHeld() {
+    MutexLock lock(&mutex_);
+    while (held_ == 0) changed_.Wait(&mutex_);
+  }
+
+ private:
+  friend class HangingConnection;
+
+  Mutex mutex_;
+  CondVar changed_;
+  bool hangs_ ABSL_GUARDED_BY(mutex_) = false;
+  bool healthy_ ABSL_GUARDED_BY(mutex_) = true;
+  int held_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::function<void()> after_restore_ ABSL_GUARDED_BY(mutex_);
+};
+
+class HangingConnection final : public Connection {
+ public:
+  HangingConnection(std::shared_ptr<Connection> inner, std::shared_ptr<Hang> hang)
+      : inner_(std::move(inner)), hang_(std::move(hang)) {}
+
+  absl::StatusOr<ModelInfo> GetModel() override { return inner_->GetModel(); }
+  absl::StatusOr<OpenResult> Open(const OpenOptions& options) override {
+    if (Hangs()) return NoAnswer();
+    return inner_->Open(options);
+  }
+  absl::StatusOr<SequenceStatus> GetSequence(SequenceId sequence, uint64_t epoch) override {
+    if (Hangs()) return NoAnswer();
+    return inner_->GetSequence(sequence, epoch);
+  }
+  absl::StatusOr<SequenceSnapshot> Snapshot(SequenceId sequence, uint64_t epoch,
+                                            std::optional<uint32_t> layer_index) override {
+    if (Hangs()) return NoAnswer();
+    return inner_->Snapshot(sequence, epoch, layer_index);
+  }
+  absl::Status Restore(SequenceId sequence, uint64_t epoch, const SequenceSnapshot& snapshot) override {
+    if (Hangs()) return NoAnswer();
+    const absl::Status status = inner_->Restore(sequence, epoch, snapshot);
+    std::function<void()> after;
+    {
+      MutexLock lock(&hang_->mutex_);
+      after = std::exchange(hang_->after_restore_, nullptr);
+    }
+    if (after) after();
+    return status;
+  }
+  absl::StatusOr<bool> Release(SequenceId sequence, uint64_t epoch) override {
+    return inner_->Release(sequence, epoch);
+  }
+  void ReleaseLater(SequenceId sequence, uint64_t epoch) override { inner_->ReleaseLater(sequence, epoch); }
+  absl::StatusOr<LookupResult> Lookup(const LookupQuery& query) override { return inner_->Lookup(query); }
+  absl::StatusOr<StepResult> Forward(const WireStep& step) override { return inner_->Forward(step); }
+  absl::StatusOr<HealthState> Health(const std::string& service) override {
+    {
+      MutexLock lock(&hang_->mutex_);
+      if (hang_->hangs_ && !hang_->healthy_) return NoAnswer();
+    }
+    return inner_->Health(service);
+  }
+  std::unique_ptr<StepConnection> OpenStream() override {
+    return std::make_unique<Stream>(hang_.get(), inner_->OpenStream());
+  }
+  absl::StatusOr<std::unique_ptr<RegionLease>> AttachFile(const std::string& path, uint64_t bytes) override {
+    return inner_->AttachFile(path, bytes);
+  }
+
+ private:
+  class Stream final : public StepConnection {
+   public:
+    Stream(Hang* hang, std::unique_ptr<StepConnection> inner) : hang_(hang), inner_(std::move(inner)) {}
+
+    bool Write(const WireStep& step) override { return inner_->Write(step); }
+    std::optional<WireReply> Read() override {
+      std::optional<WireReply> reply = inner_->Read();
+      MutexLock lock(&hang_->mutex_);
+      if (!reply.has_value() || !hang_->hangs_) return reply;
+      ++hang_->held_;
+      hang_->changed_.NotifyAll();
+      while (hang_->hangs_ && !cancelled_) hang_->changed_.Wait(&hang_->mutex_);
+      --hang_->held_;
+      if (cancelled_) reply.reset();
+      return reply;
+    }
+    void Cancel() override {
+      inner_->Cancel();
+      MutexLock lock(&hang_->mutex_);
+      cancelled_ = true;
+      hang_->changed_.NotifyAll();
+    }
+    absl::Status Finish() override {
+      while (inner_->Read().has_value()) {
+      }
+      return inner_->Finish();
+    }
+
+   private:
+    Hang* const hang_;
+    const std::unique_ptr<StepConnection> inner_;
+    bool cancelled_ = false;  // guarded by the hang's mutex
+  };
+
+  static absl::Status NoAnswer() { return absl::DeadlineExceededError("no answer in time"); }
+  bool Hangs() const {
+    MutexLock lock(&hang_->mutex_);
+    return hang_->hangs_;
+  }
+
+  const std::shared_ptr<Connection> inner_;
+  const std::shared_ptr<Hang> hang_;
+};
+
+}  // namespace pleiad::client::testing
