@@ -78,6 +78,11 @@ struct StepOp : Op {
   Outcome resolve_outcome;
   StepResult result;
   std::byte* output = nullptr;
+  uint64_t output_bytes = 0;
+  // Once the device is done.
+  absl::Time done_at;
+  uint32_t batch_tokens = 0;
+  std::optional<Outcome> undelivered;  // why its output did not get to its place
 };
 
 struct LookupOp : Op {
