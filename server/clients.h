@@ -54,9 +54,10 @@ class ClientTable {
   // Unix sockets are one. Null where no limit is set.
   std::shared_ptr<Client> Find(const grpc::CallbackServerContext& context) ABSL_LOCKS_EXCLUDED(mutex_);
 
- private:
+  // Its name, also where no limit is set.
   std::string NameOf(const grpc::CallbackServerContext& context) const;
 
+ private:
   const AccessFlags limits_;
   const bool limited_;
   TokenFile* tokens_ = nullptr;
