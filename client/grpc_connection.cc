@@ -39,6 +39,19 @@ int ReceiveBytes(const ModelInfo& model) {
   return static_cast<int>(std::min<uint64_t>(std::max({snapshot, lookup, forward}) + (64 << 10), INT_MAX));
 }
 
+// gRPC's word for a call that the server ended to get its memory back: others may be made. A message that is too large
+// has the same code and a status of its own.
+bool EndedForMemory(const absl::Status& status) {
+  return absl::IsResourceExhausted(status) && absl::StartsWith(status.message(), "Received RST_STREAM");
+}
+
+absl::Status ShortOfMemory(const absl::Status& status) {
+  return absl::UnavailableError(absl::StrCat("the server is short of memory for messages: ", status.message()));
+}
+
+// Whether a call may be made again that the server may have carried out.
+enum class Repeat : uint8_t { kNo, kYes };
+
 class GrpcStepConnection final : public StepConnection {
  public:
   GrpcStepConnection(std::shared_ptr<grpc::Channel> channel, ChannelAccess* access)
@@ -79,12 +92,7 @@ class GrpcStepConnection final : public StepConnection {
     const grpc::Status status = stream_.Finish();
     if (malformed_) return absl::InternalError("a message that is no ForwardResponse");
     absl::Status ended = CallStatus(status, stream_.context());
-    // gRPC's word for a stream that the server ended to get its memory back: it may be opened again. A message that
-    // is too large has the same code and a status of its own.
-    if (absl::IsResourceExhausted(ended) && absl::StartsWith(ended.message(), "Received RST_STREAM")) {
-      return absl::UnavailableError(absl::StrCat("the server is short of memory for messages: ", ended.message()));
-    }
-    return ended;
+    return EndedForMemory(ended) ? ShortOfMemory(ended) : ended;
   }
 
  private:
@@ -114,7 +122,8 @@ class GrpcConnection final : public Connection {
 
   absl::StatusOr<ModelInfo> GetModel() override {
     v1::GetModelResponse response;
-    if (absl::Status s = Call(&v1::Ple::Stub::GetModel, v1::GetModelRequest(), &response); !s.ok()) return s;
+    if (absl::Status s = Call(&v1::Ple::Stub::GetModel, v1::GetModelRequest(), &response, Repeat::kYes); !s.ok())
+      return s;
     return internal::ToModelInfo(response);
   }
 
@@ -122,14 +131,16 @@ class GrpcConnection final : public Connection {
     v1::OpenSequenceRequest request;
     ToWire(options, &request);
     v1::OpenSequenceResponse response;
-    if (absl::Status s = Call(&v1::Ple::Stub::OpenSequence, request, &response); !s.ok()) return s;
+    // With a key the second call finds what the first one opened.
+    const Repeat repeat = request.client_key().empty() ? Repeat::kNo : Repeat::kYes;
+    if (absl::Status s = Call(&v1::Ple::Stub::OpenSequence, request, &response, repeat); !s.ok()) return s;
     return OpenResult{SequenceId{response.sequence_id()}, response.existing()};
   }
 
   absl::StatusOr<SequenceStatus> GetSequence(SequenceId sequence, uint64_t epoch) override {
     v1::GetSequenceRequest request = Named<v1::GetSequenceRequest>(sequence, epoch);
     v1::GetSequenceResponse response;
-    if (absl::Status s = Call(&v1::Ple::Stub::GetSequence, request, &response); !s.ok()) return s;
+    if (absl::Status s = Call(&v1::Ple::Stub::GetSequence, request, &response, Repeat::kYes); !s.ok()) return s;
     return internal::ToSequenceStatus(response);
   }
 
@@ -138,7 +149,7 @@ class GrpcConnection final : public Connection {
     v1::SnapshotRequest request = Named<v1::SnapshotRequest>(sequence, epoch);
     if (layer_index.has_value()) request.set_layer_index(*layer_index);
     v1::SnapshotResponse response;
-    if (absl::Status s = Call(&v1::Ple::Stub::Snapshot, request, &response); !s.ok()) return s;
+    if (absl::Status s = Call(&v1::Ple::Stub::Snapshot, request, &response, Repeat::kYes); !s.ok()) return s;
     SequenceSnapshot snapshot{response.model_id(), {}};
     for (v1::LayerAux& layer : *response.mutable_layers()) snapshot.layers.push_back(internal::ToLayerAux(&layer));
     return snapshot;
@@ -149,13 +160,13 @@ class GrpcConnection final : public Connection {
     request.set_model_id(snapshot.model_id);
     for (const LayerAux& layer : snapshot.layers) ToWire(layer, request.add_layers());
     v1::RestoreResponse response;
-    return Call(&v1::Ple::Stub::Restore, request, &response);
+    return Call(&v1::Ple::Stub::Restore, request, &response, Repeat::kNo);
   }
 
   absl::StatusOr<bool> Release(SequenceId sequence, uint64_t epoch) override {
     v1::ReleaseResponse response;
     const auto request = Named<v1::ReleaseRequest>(sequence, epoch);
-    if (absl::Status s = Call(&v1::Ple::Stub::Release, request, &response); !s.ok()) return s;
+    if (absl::Status s = Call(&v1::Ple::Stub::Release, request, &response, Repeat::kNo); !s.ok()) return s;
     return response.released();
   }
 
@@ -173,7 +184,7 @@ class GrpcConnection final : public Connection {
     v1::LookupRequest request;
     ToWire(query, &request);
     v1::LookupResponse response;
-    if (absl::Status s = Call(&v1::Ple::Stub::Lookup, request, &response); !s.ok()) return s;
+    if (absl::Status s = Call(&v1::Ple::Stub::Lookup, request, &response, Repeat::kYes); !s.ok()) return s;
     LookupResult result;
     result.row_ids.assign(response.row_ids().begin(), response.row_ids().end());
     result.embeddings = std::move(*response.mutable_embeddings()->mutable_data());
@@ -184,7 +195,7 @@ class GrpcConnection final : public Connection {
     v1::ForwardRequest request;
     ToWire(step, &request);
     v1::ForwardResponse response;
-    if (absl::Status s = Call(&v1::Ple::Stub::Forward, request, &response); !s.ok()) return s;
+    if (absl::Status s = Call(&v1::Ple::Stub::Forward, request, &response, Repeat::kNo); !s.ok()) return s;
     return ToReply(&response).result;
   }
 
@@ -241,6 +252,10 @@ class GrpcConnection final : public Connection {
     return stream;
   }
 
+  // Of a call that the server ends to get its memory back, over a bit more than five seconds.
+  static constexpr int kMemoryTries = 10;
+  static constexpr absl::Duration kFirstPause = absl::Milliseconds(10);
+
   struct ReleaseCall {
     grpc::ClientContext context;
     v1::ReleaseResponse response;
@@ -267,19 +282,25 @@ class GrpcConnection final : public Connection {
   }
 
   // Of a call that is to begin.
-  void Prepare(grpc::ClientContext* context) const {
+  void Prepare(grpc::ClientContext* context) const { Prepare(context, absl::Now() + options_.rpc_timeout); }
+  void Prepare(grpc::ClientContext* context, absl::Time deadline) const {
     access_->AddTo(context);
-    if (options_.rpc_timeout == absl::InfiniteDuration()) return;
-    context->set_deadline(absl::ToChronoTime(absl::Now() + options_.rpc_timeout));
+    if (deadline != absl::InfiniteFuture()) context->set_deadline(absl::ToChronoTime(deadline));
   }
 
   template <typename Request, typename Response>
   absl::Status Call(grpc::Status (v1::Ple::Stub::*method)(grpc::ClientContext*, const Request&, Response*),
-                    const Request& request, Response* response) {
-    grpc::ClientContext context;
-    Prepare(&context);
-    const grpc::Status status = (stub_.get()->*method)(&context, request, response);
-    return CallStatus(status, context);
+                    const Request& request, Response* response, Repeat repeat) {
+    const absl::Time deadline = absl::Now() + options_.rpc_timeout;
+    absl::Duration pause = kFirstPause;
+    for (int tries = repeat == Repeat::kYes ? kMemoryTries : 1;; --tries, pause *= 2) {
+      grpc::ClientContext context;
+      Prepare(&context, deadline);
+      const absl::Status status = CallStatus((stub_.get()->*method)(&context, request, response), context);
+      if (!EndedForMemory(status)) return status;
+      if (tries == 1 || absl::Now() + pause > deadline) return ShortOfMemory(status);
+      std::this_thread::sleep_for(absl::ToChronoMilliseconds(pause));
+    }
   }
 
   const ClientOptions options_;

@@ -61,7 +61,7 @@ class ClientTable {
   // The client of that name (Client::name); null where no limit is set.
   std::shared_ptr<Client> Named(const std::string& name) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // The client's name, limited or not.
+  // Its name, also where no limit is set.
   std::string NameOf(const grpc::CallbackServerContext& context) const;
 
  private:

@@ -134,7 +134,11 @@ uint64_t OutputBytes(const v1::ForwardRequest& request, const ServiceLimits& lim
 }
 
 void FillResponse(const StepResult& result, v1::ForwardResponse& response) {
-  *response.mutable_status() = ToProto(result.outcome);
+  if (result.outcome.ok()) {
+    response.mutable_status();
+  } else {
+    *response.mutable_status() = ToProto(result.outcome);
+  }
   for (const StepSegmentResult& segment : result.segments) {
     v1::SegmentResult* out = response.add_segments();
     out->set_sequence_id(segment.sequence.value());
@@ -264,8 +268,14 @@ Outcome Stopping() {
   return Failed(absl::StatusCode::kUnavailable, "the server is stopping", MakeDetail(Reason::kDraining));
 }
 
-Outcome MalformedRequest() {
-  return InvalidField(Reason::kInvalidField, "request", "malformed", "must be a serialised ForwardRequest");
+Outcome MalformedRequest(const std::string& type) {
+  return InvalidField(Reason::kInvalidField, "request", "malformed", absl::StrCat("must be a serialised ", type));
+}
+
+Outcome TooLargeRequest(uint64_t bytes, const MessageLimits& limits) {
+  return InvalidField(
+      Reason::kSizeMismatch, "request", absl::StrCat(bytes, " bytes"),
+      absl::StrCat("at most ", limits.bytes, " bytes, and ", limits.parts, " submessages and unknown fields in them"));
 }
 
 Outcome TooLargeBesideTensor(const ServiceLimits& limits) {

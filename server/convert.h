@@ -11,6 +11,7 @@
 #include "core/engine/failure.h"
 #include "grpcpp/support/status.h"
 #include "pleiad/v1/ple.pb.h"
+#include "proto/wire/bounded_message.h"
 #include "proto/wire/tensor_bytes.h"
 #include "server/limits.h"
 
@@ -56,7 +57,8 @@ std::optional<Outcome> CheckSequenceId(uint64_t sequence_id);
 Outcome Loading();
 Outcome Stopping();
 // A message that does not parse.
-Outcome MalformedRequest();
+Outcome MalformedRequest(const std::string& type = "ForwardRequest");
+Outcome TooLargeRequest(uint64_t bytes, const MessageLimits& limits);
 // A step with too many segments or too much beside its tensor.
 Outcome TooLargeBesideTensor(const ServiceLimits& limits);
 Outcome TooManyInFlight(const ServiceLimits& limits);

@@ -6,6 +6,14 @@
 #include "server/convert.h"
 
 namespace pleiad {
+namespace {
+
+// Asking protobuf what a message takes costs as much as reading a small one. In one of at most kSmallRest bytes beside
+// its tensor each byte stands for at most so many: an empty segment, or an unknown field, has two.
+constexpr uint64_t kSmallRest = 512;
+constexpr uint64_t kMostPerByte = 32;
+
+}  // namespace
 
 bool ForwardExchange::Receive(grpc::ByteBuffer* message, const ServiceLimits& limits) {
   message_bytes_ = message->Length();
@@ -17,7 +25,9 @@ bool ForwardExchange::Receive(grpc::ByteBuffer* message, const ServiceLimits& li
 }
 
 uint64_t ForwardExchange::bytes(const ServiceLimits& limits, const RegionAccess& access) const {
-  return message_bytes_ + request_.SpaceUsedLong() - sizeof(request_) + BytesBeside(request_, limits, access);
+  const uint64_t rest = message_bytes_ - tensor_.size();
+  const uint64_t kept = rest <= kSmallRest ? rest * kMostPerByte : request_.SpaceUsedLong() - sizeof(request_);
+  return message_bytes_ + kept + BytesBeside(request_, limits, access);
 }
 
 StepRequest ForwardExchange::MakeStep(const ServiceLimits& limits, const RegionAccess& access, OutputPool* outputs) {
@@ -31,30 +41,30 @@ StepRequest ForwardExchange::MakeStep(const ServiceLimits& limits, const RegionA
     output_bytes_ = bytes;
     return output_.get();
   };
+  if (regions_.has_output()) step.output.deliver = [this] { return regions_.WriteOutput(); };
   return step;
 }
 
-grpc::ByteBuffer ForwardExchange::Answer(StepResult& result, bool draining) {
+grpc::ByteBuffer ForwardExchange::Answer(const StepResult& result, bool draining) {
   v1::ForwardResponse response;
   if (result.outcome.ok() && regions_.has_output()) {
-    if (auto lost = regions_.WriteOutput()) {
-      result.outcome = *std::move(lost);
-    } else {
-      response.mutable_output()->set_dtype(ToProto(result.output_dtype));
-      *response.mutable_output()->mutable_region() = regions_.output_ref();
-    }
+    response.mutable_output()->set_dtype(ToProto(result.output_dtype));
+    *response.mutable_output()->mutable_region() = regions_.output_ref();
   }
   FillResponse(result, response);
   response.set_request_id(request_.request_id());
   response.set_draining(draining);
-  v1::ForwardRequest().Swap(&request_);
-  tensor_ = TensorBytes();
-  message_.Clear();
-  regions_ = StepRegions();
   const std::shared_ptr<std::byte[]> output = std::move(output_);
   if (!result.outcome.ok() || output == nullptr) return SerializeForwardMessage(response);
   const grpc::Slice slice = ReferenceSlice({output.get(), output_bytes_}, output);
   return SerializeForwardMessage(response, ToProto(result.output_dtype), {&slice, 1});
+}
+
+void ForwardExchange::Forget() {
+  v1::ForwardRequest().Swap(&request_);
+  tensor_ = TensorBytes();
+  message_.Clear();
+  regions_ = StepRegions();
 }
 
 }  // namespace pleiad

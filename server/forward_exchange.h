@@ -1,6 +1,6 @@
 // One step as it comes and as it is answered, in a unary call or on a stream. Its tensor stays in the bytes that gRPC
 // received until it is answered; its output lies in memory of its own until gRPC has sent it. What is in regions is
-// read when the engine's request is made, and written when it is answered.
+// read when the engine's request is made, and written before the engine commits the step.
 #pragma once
 
 #include <cstddef>
@@ -30,9 +30,10 @@ class ForwardExchange {
   // The engine's request. It points into the exchange, which stays where it is until the engine has answered.
   // `outputs` outlives the step.
   StepRequest MakeStep(const ServiceLimits& limits, const RegionAccess& access, OutputPool* outputs);
-  // The response to the step with this result, which refers to the output. What was received is dropped. Once, at the
-  // end. `result` is changed where the output could not be written to its region.
-  grpc::ByteBuffer Answer(StepResult& result, bool draining);
+  // The response to the step with this result, which refers to the output. Once.
+  grpc::ByteBuffer Answer(const StepResult& result, bool draining);
+  // Drops what was received; after Answer, at the end.
+  void Forget();
 
  private:
   // The last to go: gRPC 1.51 counts received slices in its quota, and under pressure crashes where the last reference

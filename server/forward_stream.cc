@@ -47,8 +47,8 @@ void ForwardStream::OnReadDone(bool ok) {
   if (step == nullptr) return FinishIfOver();
   step->arrival = state_->clock()->Now();
   step->bytes = step->exchange.bytes(state_->limits(), regions_);
-  const std::shared_ptr<ForwardStream> self = self_;
-  if (state_->admission.AdmitOrWait(&admission_, step->bytes, [self] { self->Admitted(); })) return Admitted();
+  // While the request waits the stream does not end.
+  if (state_->admission.AdmitOrWait(&admission_, step->bytes, [this] { Admitted(); })) return Admitted();
   if (IsOver()) Abandon();
 }
 
@@ -60,6 +60,7 @@ ForwardStream::StepPtr ForwardStream::TakeWaiting() {
 }
 
 void ForwardStream::Admitted() {
+  const std::shared_ptr<ForwardStream> self = self_;
   const StepPtr step = TakeWaiting();
   step->admitted = true;
   Run(step);
@@ -93,9 +94,9 @@ void ForwardStream::Run(const StepPtr& step) {
   if (IsOver()) return Drop(step);
   StepRequest request = step->exchange.MakeStep(state_->limits(), regions_, &state_->outputs);
   request.timeout = std::max(absl::ZeroDuration(), request.timeout - (state_->clock()->Now() - step->arrival));
-  const std::shared_ptr<ForwardStream> self = self_;
+  // While the step runs the stream does not end.
   const StepId id = state_->engine()->Submit(
-      std::move(request), [self, step](StepResult result) { self->Answer(step, std::move(result)); });
+      std::move(request), [this, raw = step.get()](StepResult result) { Answer(raw, std::move(result)); });
   {
     MutexLock lock(&mutex_);
     step->id = id;
@@ -104,7 +105,9 @@ void ForwardStream::Run(const StepPtr& step) {
   state_->engine()->Cancel(id);
 }
 
-void ForwardStream::Answer(const StepPtr& step, StepResult result) {
+void ForwardStream::Answer(Step* running, StepResult result) {
+  const std::shared_ptr<ForwardStream> self = self_;
+  const StepPtr step = Find(running);
   const size_t mode = step->exchange.request().mode() == v1::MODE_PRESTAGE ? 1 : 0;
   if (!result.outcome.ok()) {
     state_->failures.Failed("ForwardStream step", result.outcome, *context_,
@@ -113,6 +116,7 @@ void ForwardStream::Answer(const StepPtr& step, StepResult result) {
   step->message = step->exchange.Answer(result, state_->draining());
   state_->counters.CountItem(mode, result.outcome.code);
   bool dropped;
+  StepPtr next;
   {
     MutexLock lock(&mutex_);
     running_.erase(step);
@@ -123,19 +127,30 @@ void ForwardStream::Answer(const StepPtr& step, StepResult result) {
         busy_bytes_ = 0;
       }
       answered_.push_back(step);
-      WriteNext();
+      next = NextToWrite();
     }
   }
+  Write(next);
+  step->exchange.Forget();
   if (dropped) Release(step);
   FinishIfOver();
 }
 
-void ForwardStream::WriteNext() {
-  if (writing_ || answered_.empty()) return;
+ForwardStream::StepPtr ForwardStream::Find(Step* running) {
+  MutexLock lock(&mutex_);
+  return *running_.find(running);
+}
+
+ForwardStream::StepPtr ForwardStream::NextToWrite() {
+  if (writing_ || answered_.empty()) return nullptr;
   writing_ = true;
   write_bytes_ = answered_.front()->message.Length();
   busy_bytes_ += write_bytes_;
-  StartWrite(&answered_.front()->message);
+  return answered_.front();
+}
+
+void ForwardStream::Write(const StepPtr& next) {
+  if (next != nullptr) StartWrite(&next->message);
 }
 
 std::vector<ForwardStream::StepPtr> ForwardStream::TakeUnwritten() {
@@ -148,7 +163,7 @@ std::vector<ForwardStream::StepPtr> ForwardStream::TakeUnwritten() {
 }
 
 void ForwardStream::OnWriteDone(bool ok) {
-  StepPtr written;
+  StepPtr written, next;
   std::vector<StepPtr> dropped;
   uint64_t taken = 0;
   {
@@ -158,12 +173,13 @@ void ForwardStream::OnWriteDone(bool ok) {
       taken = write_bytes_;
       written = std::move(answered_.front());
       answered_.pop_front();
-      WriteNext();
+      next = NextToWrite();
     } else {
       cancelled_ = true;
       dropped = TakeUnwritten();
     }
   }
+  Write(next);
   if (written != nullptr) Release(written, taken);
   for (const StepPtr& step : dropped) Release(step);
   FinishIfOver();

@@ -69,8 +69,13 @@ class ForwardStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grp
   // Cancelled or ending.
   bool IsOver() ABSL_LOCKS_EXCLUDED(mutex_);
   void Run(const StepPtr& step) ABSL_LOCKS_EXCLUDED(mutex_);
-  void Answer(const StepPtr& step, StepResult result) ABSL_LOCKS_EXCLUDED(mutex_);
-  void WriteNext() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Answer(Step* running, StepResult result) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Of a running step.
+  StepPtr Find(Step* running) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Whose answer is to be written now, by Write; null: none, or another one is being written.
+  StepPtr NextToWrite() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Without the lock: gRPC often sends the answer in this call, and whoever it wakes would wait for the lock.
+  void Write(const StepPtr& next) ABSL_LOCKS_EXCLUDED(mutex_);
   // Steps that are answered and not being written; they are dropped.
   std::vector<StepPtr> TakeUnwritten() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // `taken`: bytes of its answer that the client has taken.

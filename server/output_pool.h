@@ -15,7 +15,7 @@ namespace pleiad {
 class OutputPool {
  public:
   // Smaller outputs are the allocator's.
-  static constexpr uint64_t kSmallest = 256 << 10;
+  static constexpr uint64_t kSmallest = 32 << 10;
   // Of memory that waits to be used again.
   static constexpr uint64_t kMostKept = 64 << 20;
 

@@ -7,6 +7,7 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "proto/wire/bounded_message.h"
 #include "server/convert.h"
 #include "server/forward_exchange.h"
 #include "server/forward_stream.h"
@@ -17,16 +18,13 @@
 namespace pleiad {
 namespace {
 
-using Call = std::shared_ptr<UnaryCall>;
-
 // A stream that is refused as a whole.
-template <typename Request, typename Response>
-class RefusedStream final : public grpc::ServerBidiReactor<Request, Response> {
+class RefusedStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
  public:
   RefusedStream(ServiceState* state, grpc::CallbackServerContext* context, Rpc rpc, const Outcome& outcome) {
     context->AddTrailingMetadata(kStatusMetadataKey, ToStatusMetadata(outcome));
     state->counters.CountRpc(rpc, outcome.code);
-    this->Finish(ToGrpcStatus(outcome));
+    Finish(ToGrpcStatus(outcome));
   }
   void OnDone() override { delete this; }
 };
@@ -53,24 +51,75 @@ uint64_t AuxBytes(const v1::GetModelResponse& model) {
   return bytes;
 }
 
+// Of requests that name a sequence, or nothing.
+constexpr MessageLimits kSmallRequest{.bytes = 64 << 10, .parts = 256};
+
+MessageLimits LimitsOf(Rpc rpc, const ServiceState& state) {
+  MessageLimits limits = kSmallRequest;
+  if (rpc == Rpc::kOpenSequence || rpc == Rpc::kRestore) {
+    limits.bytes += AuxBytes(state.model());
+    limits.parts += 2 * static_cast<uint64_t>(state.model().layers_size());
+  } else if (rpc == Rpc::kLookup) {
+    limits.bytes = state.limits().request_bytes;
+    limits.parts += state.limits().max_segments;
+  }
+  return limits;
+}
+
 }  // namespace
 
-grpc::ServerUnaryReactor* PleService::GetModel(grpc::CallbackServerContext* context, const v1::GetModelRequest*,
-                                               v1::GetModelResponse* response) {
-  const Call call = UnaryCall::Create(state_, context, Rpc::kGetModel);
-  const auto refusal = state_->Refusal();
-  if (!refusal) *response = state_->model();
-  call->Complete(refusal.value_or(Outcome{}));
+template <typename Request, typename Response>
+grpc::ServerUnaryReactor* PleService::Serve(Rpc rpc, void (PleService::*handle)(const Call&, const Request*, Response*),
+                                            grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
+                                            grpc::ByteBuffer* response) {
+  struct Messages {
+    Request request;
+    Response response;
+  };
+  const Call call = UnaryCall::Create(state_, context, rpc);
+  if (const auto refusal = state_->Refusal()) {
+    call->Complete(*refusal);
+    return call.get();
+  }
+  const auto messages = std::make_shared<Messages>();
+  const MessageLimits limits = LimitsOf(rpc, *state_);
+  const BoundedParse parse = ParseBounded(*request, limits, &messages->request);
+  if (parse == BoundedParse::kWhole) {
+    call->AnswerWith([messages, response] {
+      *response = SerializeMessage(messages->response);
+      Response().Swap(&messages->response);
+    });
+    (this->*handle)(call, &messages->request, &messages->response);
+  } else if (parse == BoundedParse::kTooLarge) {
+    call->Complete(TooLargeRequest(request->Length(), limits));
+  } else {
+    call->Complete(MalformedRequest(std::string(Request::descriptor()->name())));
+  }
   return call.get();
 }
 
-grpc::ServerUnaryReactor* PleService::OpenSequence(grpc::CallbackServerContext* context,
-                                                   const v1::OpenSequenceRequest* request,
-                                                   v1::OpenSequenceResponse* response) {
-  const Call call = UnaryCall::Create(state_, context, Rpc::kOpenSequence);
-  if (const auto refusal = state_->Refusal()) {
-    call->Complete(*refusal);
-  } else if (const auto bad = Check(*request)) {
+#define PLEIAD_SERVE(rpc)                                                                                          \
+  grpc::ServerUnaryReactor* PleService::rpc(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request, \
+                                            grpc::ByteBuffer* response) {                                          \
+    return Serve<v1::rpc##Request, v1::rpc##Response>(Rpc::k##rpc, &PleService::rpc, context, request, response);  \
+  }
+PLEIAD_SERVE(GetModel)
+PLEIAD_SERVE(OpenSequence)
+PLEIAD_SERVE(Lookup)
+PLEIAD_SERVE(GetSequence)
+PLEIAD_SERVE(Snapshot)
+PLEIAD_SERVE(Restore)
+PLEIAD_SERVE(Release)
+#undef PLEIAD_SERVE
+
+void PleService::GetModel(const Call& call, const v1::GetModelRequest*, v1::GetModelResponse* response) {
+  *response = state_->model();
+  call->Complete(Outcome());
+}
+
+void PleService::OpenSequence(const Call& call, const v1::OpenSequenceRequest* request,
+                              v1::OpenSequenceResponse* response) {
+  if (const auto bad = Check(*request)) {
     call->Complete(*bad);
   } else if (!call->Admit(request->ByteSizeLong())) {
     state_->counters.CountSequenceRefusal(call->refused_by() == Admission::Limit::kTotal ? SequenceRefusal::kInFlight
@@ -78,7 +127,7 @@ grpc::ServerUnaryReactor* PleService::OpenSequence(grpc::CallbackServerContext* 
     call->Complete(call->refusal());
   } else {
     OpenRequest open = ToOpenRequest(*request);
-    open.owner = state_->clients.NameOf(*context);
+    open.owner = call->client_name();
     if (call->client() != nullptr) {
       open.place = Client::TakeSequence(call->client());
       if (open.place == nullptr) open.refused = call->client()->TooManySequences();
@@ -98,7 +147,6 @@ grpc::ServerUnaryReactor* PleService::OpenSequence(grpc::CallbackServerContext* 
     };
     state_->engine()->Open(std::move(open), finish);
   }
-  return call.get();
 }
 
 grpc::ServerUnaryReactor* PleService::Forward(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
@@ -131,17 +179,13 @@ grpc::ServerUnaryReactor* PleService::Forward(grpc::CallbackServerContext* conte
 grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* PleService::ForwardStream(
     grpc::CallbackServerContext* context) {
   if (const auto refusal = state_->Refusal()) {
-    return new RefusedStream<grpc::ByteBuffer, grpc::ByteBuffer>(state_, context, Rpc::kForwardStream, *refusal);
+    return new RefusedStream(state_, context, Rpc::kForwardStream, *refusal);
   }
   return ForwardStream::Start(state_, context);
 }
 
-grpc::ServerUnaryReactor* PleService::Lookup(grpc::CallbackServerContext* context, const v1::LookupRequest* request,
-                                             v1::LookupResponse* response) {
-  const Call call = UnaryCall::Create(state_, context, Rpc::kLookup);
-  if (const auto refusal = state_->Refusal()) {
-    call->Complete(*refusal);
-  } else if (!call->Admit(LookupBytes(*request, state_->model()))) {
+void PleService::Lookup(const Call& call, const v1::LookupRequest* request, v1::LookupResponse* response) {
+  if (!call->Admit(LookupBytes(*request, state_->model()))) {
     call->Complete(call->refusal());
   } else {
     const bool want_embeddings = request->want_embeddings();
@@ -156,17 +200,12 @@ grpc::ServerUnaryReactor* PleService::Lookup(grpc::CallbackServerContext* contex
       call->Complete(result.outcome);
     });
   }
-  return call.get();
 }
 
-grpc::ServerUnaryReactor* PleService::GetSequence(grpc::CallbackServerContext* context,
-                                                  const v1::GetSequenceRequest* request,
-                                                  v1::GetSequenceResponse* response) {
-  const Call call = UnaryCall::Create(state_, context, Rpc::kGetSequence);
+void PleService::GetSequence(const Call& call, const v1::GetSequenceRequest* request,
+                             v1::GetSequenceResponse* response) {
   call->About(request->sequence_id());
-  if (const auto refusal = state_->Refusal()) {
-    call->Complete(*refusal);
-  } else if (const auto bad = CheckSequenceId(request->sequence_id())) {
+  if (const auto bad = CheckSequenceId(request->sequence_id())) {
     call->Complete(*bad);
   } else {
     const auto finish = [call, response](const GetSequenceResult& result) {
@@ -184,16 +223,11 @@ grpc::ServerUnaryReactor* PleService::GetSequence(grpc::CallbackServerContext* c
     };
     state_->engine()->Get(SequenceId(request->sequence_id()), request->epoch(), finish);
   }
-  return call.get();
 }
 
-grpc::ServerUnaryReactor* PleService::Snapshot(grpc::CallbackServerContext* context, const v1::SnapshotRequest* request,
-                                               v1::SnapshotResponse* response) {
-  const Call call = UnaryCall::Create(state_, context, Rpc::kSnapshot);
+void PleService::Snapshot(const Call& call, const v1::SnapshotRequest* request, v1::SnapshotResponse* response) {
   call->About(request->sequence_id());
-  if (const auto refusal = state_->Refusal()) {
-    call->Complete(*refusal);
-  } else if (const auto bad = CheckSequenceId(request->sequence_id())) {
+  if (const auto bad = CheckSequenceId(request->sequence_id())) {
     call->Complete(*bad);
   } else if (!call->Admit(request->ByteSizeLong() + AuxBytes(state_->model()))) {
     call->Complete(call->refusal());
@@ -209,16 +243,11 @@ grpc::ServerUnaryReactor* PleService::Snapshot(grpc::CallbackServerContext* cont
     };
     state_->engine()->Snapshot(SequenceId(request->sequence_id()), request->epoch(), layer, finish);
   }
-  return call.get();
 }
 
-grpc::ServerUnaryReactor* PleService::Restore(grpc::CallbackServerContext* context, const v1::RestoreRequest* request,
-                                              v1::RestoreResponse*) {
-  const Call call = UnaryCall::Create(state_, context, Rpc::kRestore);
+void PleService::Restore(const Call& call, const v1::RestoreRequest* request, v1::RestoreResponse*) {
   call->About(request->sequence_id());
-  if (const auto refusal = state_->Refusal()) {
-    call->Complete(*refusal);
-  } else if (const auto bad = CheckSequenceId(request->sequence_id())) {
+  if (const auto bad = CheckSequenceId(request->sequence_id())) {
     call->Complete(*bad);
   } else if (!call->Admit(request->ByteSizeLong())) {
     call->Complete(call->refusal());
@@ -227,16 +256,11 @@ grpc::ServerUnaryReactor* PleService::Restore(grpc::CallbackServerContext* conte
                               ToCarryBlobs(request->layers()),
                               [call](const Outcome& outcome) { call->Complete(outcome); });
   }
-  return call.get();
 }
 
-grpc::ServerUnaryReactor* PleService::Release(grpc::CallbackServerContext* context, const v1::ReleaseRequest* request,
-                                              v1::ReleaseResponse* response) {
-  const Call call = UnaryCall::Create(state_, context, Rpc::kRelease);
+void PleService::Release(const Call& call, const v1::ReleaseRequest* request, v1::ReleaseResponse* response) {
   call->About(request->sequence_id());
-  if (const auto refusal = state_->Refusal()) {
-    call->Complete(*refusal);
-  } else if (const auto bad = CheckSequenceId(request->sequence_id())) {
+  if (const auto bad = CheckSequenceId(request->sequence_id())) {
     call->Complete(*bad);
   } else {
     state_->engine()->Release(SequenceId(request->sequence_id()), request->epoch(),
@@ -246,10 +270,9 @@ grpc::ServerUnaryReactor* PleService::Release(grpc::CallbackServerContext* conte
                                 call->Complete(result.outcome);
                               });
   }
-  return call.get();
 }
 
-grpc::ServerBidiReactor<v1::AttachRegionsRequest, v1::AttachRegionsResponse>* PleService::AttachRegions(
+grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* PleService::AttachRegions(
     grpc::CallbackServerContext* context) {
   std::optional<Outcome> refusal = state_->Refusal();
   const RegionAccess access = state_->RegionsFor(context->peer());
@@ -258,8 +281,7 @@ grpc::ServerBidiReactor<v1::AttachRegionsRequest, v1::AttachRegionsResponse>* Pl
                      MakeDetail(Reason::kNotSupported, "AttachRegions", "", access.refusal));
   }
   if (!refusal) return RegionStream::Start(state_, context);
-  return new RefusedStream<v1::AttachRegionsRequest, v1::AttachRegionsResponse>(state_, context, Rpc::kAttachRegions,
-                                                                                *refusal);
+  return new RefusedStream(state_, context, Rpc::kAttachRegions, *refusal);
 }
 
 }  // namespace pleiad

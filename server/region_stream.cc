@@ -5,6 +5,12 @@
 #include "server/convert.h"
 
 namespace pleiad {
+namespace {
+
+// A path, handles and numbers.
+constexpr MessageLimits kRequestLimits{.bytes = 64 << 10, .parts = 64};
+
+}  // namespace
 
 RegionStream* RegionStream::Start(ServiceState* state, grpc::CallbackServerContext* context) {
   std::shared_ptr<RegionStream> stream(new RegionStream(state, context));
@@ -17,10 +23,17 @@ RegionStream* RegionStream::Start(ServiceState* state, grpc::CallbackServerConte
 
 void RegionStream::OnReadDone(bool ok) {
   if (!ok) return Close(Outcome());
-  const RegionTable::Attached attached = state_->regions()->Attach(request_, this, state_->engine());
-  *response_.mutable_status() = ToProto(attached.outcome);
-  response_.set_region_id(attached.id);
-  v1::AttachRegionsRequest().Swap(&request_);  // a hostile one is large
+  v1::AttachRegionsRequest request;
+  const BoundedParse parse = ParseBounded(request_, kRequestLimits, &request);
+  const uint64_t bytes = request_.Length();
+  request_.Clear();
+  if (parse == BoundedParse::kTooLarge) return Close(TooLargeRequest(bytes, kRequestLimits));
+  if (parse == BoundedParse::kMalformed) return Close(MalformedRequest("AttachRegionsRequest"));
+  const RegionTable::Attached attached = state_->regions()->Attach(request, this, state_->engine(), client_);
+  v1::AttachRegionsResponse response;
+  *response.mutable_status() = ToProto(attached.outcome);
+  response.set_region_id(attached.id);
+  response_ = SerializeMessage(response);
   MutexLock lock(&mutex_);
   if (!finished_) StartWrite(&response_);
 }

@@ -10,9 +10,9 @@
 
 namespace pleiad {
 
-// Ends OK when the client half-closes; when it cancels; or by End().
-class RegionStream final : public grpc::ServerBidiReactor<v1::AttachRegionsRequest, v1::AttachRegionsResponse>,
-                           public EndableStream {
+// Ends OK when the client half-closes; when it cancels; at bytes that are no AttachRegionsRequest or too many
+// (INVALID_ARGUMENT); or by End().
+class RegionStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>, public EndableStream {
  public:
   // Starts reading. The result belongs to itself. The state has a region table.
   static RegionStream* Start(ServiceState* state, grpc::CallbackServerContext* context);
@@ -26,14 +26,15 @@ class RegionStream final : public grpc::ServerBidiReactor<v1::AttachRegionsReque
   void OnDone() override;
 
  private:
-  RegionStream(ServiceState* state, grpc::CallbackServerContext* context) : state_(state), context_(context) {}
+  RegionStream(ServiceState* state, grpc::CallbackServerContext* context)
+      : state_(state), context_(context), client_(state->clients.NameOf(*context)) {}
 
   void Close(const Outcome& outcome) ABSL_LOCKS_EXCLUDED(mutex_);
 
   ServiceState* const state_;
   grpc::CallbackServerContext* const context_;
-  v1::AttachRegionsRequest request_;
-  v1::AttachRegionsResponse response_;
+  const std::string client_;
+  grpc::ByteBuffer request_, response_;
   std::shared_ptr<RegionStream> self_;  // until OnDone
 
   Mutex mutex_;

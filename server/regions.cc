@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <cstring>
 #include <limits>
+#include <tuple>
 #include <utility>
 
 #include "absl/strings/escaping.h"
@@ -194,49 +195,61 @@ std::shared_ptr<const Region> RegionTable::OpenMemory(const v1::AttachRegionsReq
   return nullptr;
 }
 
-std::optional<Outcome> RegionTable::CheckCount(const void* owner) const {
-  const auto of_stream = static_cast<size_t>(std::count_if(
-      entries_.begin(), entries_.end(), [owner](const auto& entry) { return entry.second.owner == owner; }));
-  if (of_stream >= limits_.of_stream) {
-    return Full("regions of the stream", of_stream, absl::StrCat("at most ", limits_.of_stream));
-  }
-  if (entries_.size() >= limits_.regions) {
-    return Full("regions", entries_.size(), absl::StrCat("at most ", limits_.regions, " of all clients"));
-  }
-  return std::nullopt;
+RegionLimits RegionLimits::WithinOpenFiles(uint64_t open_files) {
+  RegionLimits limits;
+  limits.regions = static_cast<size_t>(std::min<uint64_t>(limits.regions, open_files / 4));
+  limits.of_client = std::max<size_t>(1, limits.regions / 2);
+  return limits;
 }
 
-std::optional<Outcome> RegionTable::CheckRoom(const Region& region, const void* owner) const {
+std::optional<Outcome> RegionTable::CheckRoom(const Region* region, const void* owner,
+                                              const std::string& client) const {
+  Stats of_stream, of_client;
   for (const auto& [id, entry] : entries_) {
-    if (entry.owner == owner && region.Overlaps(0, region.bytes(), *entry.region, 0, entry.region->bytes())) {
-      return Invalid("offset", absl::StrCat("with bytes ", region.bytes()), "overlaps a region of the same stream");
+    if (entry.client != client) continue;
+    ++of_client.regions;
+    of_client.bytes += entry.region->bytes();
+    if (entry.owner != owner) continue;
+    ++of_stream.regions;
+    of_stream.bytes += entry.region->bytes();
+    if (region != nullptr && region->Overlaps(0, region->bytes(), *entry.region, 0, entry.region->bytes())) {
+      return Invalid("offset", absl::StrCat("with bytes ", region->bytes()), "overlaps a region of the same stream");
     }
   }
-  if (auto full = CheckCount(owner)) return full;
-  if (region.bytes() > limits_.bytes - bytes_) {
-    return Full("bytes", region.bytes(),
-                absl::StrCat("at most ", limits_.bytes - bytes_, " of ", limits_.bytes, " are left to all clients"));
+  const std::tuple<const char*, Stats, size_t, uint64_t> bounds[] = {
+      {"the stream", of_stream, limits_.of_stream, limits_.stream_bytes},
+      {"the client", of_client, limits_.of_client, limits_.client_bytes},
+      {"all clients", {.regions = entries_.size(), .bytes = bytes_}, limits_.regions, limits_.bytes}};
+  for (const auto& [whose, used, regions, bytes] : bounds) {
+    if (used.regions >= regions) {
+      return Full("regions", used.regions, absl::StrCat("at most ", regions, " of ", whose));
+    }
+    if (region != nullptr && region->bytes() > bytes - used.bytes) {
+      return Full("bytes", region->bytes(),
+                  absl::StrCat("at most ", bytes - used.bytes, " of ", bytes, " are left to ", whose));
+    }
   }
   return std::nullopt;
 }
 
-RegionTable::Attached RegionTable::Attach(const v1::AttachRegionsRequest& request, const void* owner, Engine* engine) {
+RegionTable::Attached RegionTable::Attach(const v1::AttachRegionsRequest& request, const void* owner, Engine* engine,
+                                          const std::string& client) {
   if (auto bad = CheckFields(request)) return {.outcome = *std::move(bad)};
   const bool is_file = request.kind() == v1::REGION_KIND_SHM_FILE;
   if (!is_file) {
     // Opening costs the GPU's driver more than a file costs.
     MutexLock lock(&mutex_);
-    if (auto full = CheckCount(owner)) return {.outcome = *std::move(full)};
+    if (auto full = CheckRoom(nullptr, owner, client)) return {.outcome = *std::move(full)};
   }
   Outcome why;
   std::shared_ptr<const Region> region = is_file ? OpenFile(request, &why) : OpenMemory(request, engine, &why);
   if (region == nullptr) return {.outcome = std::move(why)};
   MutexLock lock(&mutex_);
-  if (auto full = CheckRoom(*region, owner)) return {.outcome = *std::move(full)};
+  if (auto full = CheckRoom(region.get(), owner, client)) return {.outcome = *std::move(full)};
   uint64_t id = ids_.Next();
   while (entries_.contains(id)) id = ids_.Next();
   bytes_ += region->bytes();
-  entries_.emplace(id, Entry{std::move(region), owner});
+  entries_.emplace(id, Entry{std::move(region), owner, client});
   return {.outcome = {}, .id = id};
 }
 

@@ -55,9 +55,17 @@ class Region {
   const uint64_t bytes_;
 };
 
+// What may be attached at a time. A region counts with its size, whatever of its file is there, so shares keep a large
+// sparse file from being all that fits.
 struct RegionLimits {
+  // Each region holds a file open; connections, which are files too, keep three quarters of `open_files`.
+  static RegionLimits WithinOpenFiles(uint64_t open_files);
+
   size_t of_stream = 64;
-  size_t regions = 4096;
+  size_t of_client = 2048;
+  size_t regions = 4096;  // all together
+  uint64_t stream_bytes = uint64_t{1} << 38;
+  uint64_t client_bytes = uint64_t{1} << 39;
   uint64_t bytes = uint64_t{1} << 40;  // all together
 };
 
@@ -72,8 +80,10 @@ class RegionTable {
     Outcome outcome;
     uint64_t id = 0;
   };
-  // Blocks: device memory is opened by `engine`.
-  Attached Attach(const v1::AttachRegionsRequest& request, const void* owner, Engine* engine);
+  // Blocks: device memory is opened by `engine`. `owner`: its stream; `client`: the name that its share of the limits
+  // goes by.
+  Attached Attach(const v1::AttachRegionsRequest& request, const void* owner, Engine* engine,
+                  const std::string& client = "");
   // Steps that have found them keep them.
   void Detach(const void* owner);
 
@@ -93,6 +103,7 @@ class RegionTable {
   struct Entry {
     std::shared_ptr<const Region> region;
     const void* owner;
+    std::string client;
   };
 
   // The region of a request that names a file, or why there is none.
@@ -100,8 +111,9 @@ class RegionTable {
   static std::shared_ptr<const Region> OpenMemory(const v1::AttachRegionsRequest& request, Engine* engine,
                                                   Outcome* why);
   std::shared_ptr<const Region> OpenFile(const v1::AttachRegionsRequest& request, Outcome* why) const;
-  std::optional<Outcome> CheckCount(const void* owner) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  std::optional<Outcome> CheckRoom(const Region& region, const void* owner) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Of one more region; null: of its count alone, before it is opened.
+  std::optional<Outcome> CheckRoom(const Region* region, const void* owner, const std::string& client) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const UniqueFd shm_dir_;
   const std::string shm_dir_name_;

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/status_macros.h"
+#include "server/file_limit.h"
 #include "server/load_reporter.h"
 #include "server/log.h"
 
@@ -55,7 +56,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerFlags& flags, 
   PLEIAD_ASSIGN_OR_RETURN(const ServiceLimits limits, ComputeLimits(flags, summary.config.geometry.channels()));
   std::unique_ptr<RegionTable> regions;
   if (flags.allow_client_regions) {
-    PLEIAD_ASSIGN_OR_RETURN(regions, RegionTable::Open(flags.shm_dir));
+    PLEIAD_ASSIGN_OR_RETURN(regions, RegionTable::Open(flags.shm_dir, RegionLimits::WithinOpenFiles(OpenFileLimit())));
   }
   const GenericServiceFactory make_generic = std::move(deps.make_generic);
   std::unique_ptr<Server> server(new Server(flags, std::move(deps), std::move(summary), limits, std::move(regions)));

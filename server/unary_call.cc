@@ -39,6 +39,7 @@ void UnaryCall::Complete(const Outcome& outcome) {
     context_->AddTrailingMetadata(kStatusMetadataKey, ToStatusMetadata(outcome));
     state_->failures.Failed(kRpcNames[static_cast<size_t>(rpc_)], outcome, *context_, sequence_);
   }
+  if (outcome.ok() && write_response_) write_response_();
   state_->counters.CountRpc(rpc_, outcome.code);
   if (admitted_) state_->admission.ReleaseRequest(client_in_flight());
   {

@@ -2,8 +2,11 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
+#include <string>
+#include <utility>
 
 #include "core/base/mutex.h"
 #include "core/engine/engine.h"
@@ -28,6 +31,8 @@ class UnaryCall : public grpc::ServerUnaryReactor, public StallableCall {
   Admission::Limit refused_by() const { return refused_by_; }
   // Null where clients have no limits of their own.
   const std::shared_ptr<Client>& client() const { return client_; }
+  // Its name, limited or not; before Complete.
+  std::string client_name() const { return state_->clients.NameOf(*context_); }
 
   // The step that a cancelled call cancels; cancels it at once when the call is cancelled already.
   void SetStep(StepId step);
@@ -37,6 +42,9 @@ class UnaryCall : public grpc::ServerUnaryReactor, public StallableCall {
 
   // Whose failure a log line would be about.
   void About(uint64_t sequence) { sequence_ = sequence; }
+
+  // Called by Complete where the outcome is OK; kept until gRPC is done with the call, with what it holds.
+  void AnswerWith(std::function<void()> write_response) { write_response_ = std::move(write_response); }
 
   // Answers, once. The serialised Status of a failure goes to the trailing metadata.
   void Complete(const Outcome& outcome);
@@ -58,6 +66,7 @@ class UnaryCall : public grpc::ServerUnaryReactor, public StallableCall {
   std::optional<uint64_t> admitted_;  // written before the engine knows the call
   std::shared_ptr<UnaryCall> self_;   // until OnDone
   uint64_t sequence_ = 0;             // 0: of none
+  std::function<void()> write_response_;
 
   // While the watch uses the context, which gRPC frees after OnDone; it calls OnDone on threads of its own.
   Mutex context_mutex_;

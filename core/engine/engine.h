@@ -52,6 +52,10 @@ struct StepOutput {
   // Called once, after the request was accepted by the rules of the request and before its device work, with the
   // number of bytes; returns where they go. Not called when there is no output. May be called inside Submit.
   std::function<std::byte*(uint64_t bytes)> allocate;
+  // Null, or called once after an allocated output was written, before the step is answered and before a later step of
+  // its carries begins, on a thread that may block for as long as copying the output takes. An outcome: the step was
+  // applied, and has failed.
+  std::function<std::optional<Outcome>()> deliver = nullptr;
 };
 
 struct StepRequest {

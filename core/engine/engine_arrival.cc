@@ -35,7 +35,7 @@ StepId EngineImpl::Submit(StepRequest request, std::function<void(StepResult)> d
   op->done = std::move(done);
   std::vector<ErrorDetail> errors = CheckStep(op->request, model_.config, options_.max_tokens);
   if (op->request.timeout != absl::InfiniteDuration()) op->deadline = clock_->Now() + op->request.timeout;
-  if (LayerChoice choice = ChooseLayer(model_.config, op->request.layer); choice.layer) op->layer = *choice.layer;
+  if (const auto layer = FindLayer(model_.config, op->request.layer)) op->layer = *layer;
 
   const bool copied = op->request.memory == TensorMemory::kHost;
   const bool here =
@@ -52,7 +52,7 @@ void EngineImpl::ArriveStep(Section& section, const std::shared_ptr<StepOp>& op,
     Finish(section, op, std::move(now));
     return;
   }
-  const bool has_layer = ChooseLayer(model_.config, op->request.layer).layer.has_value();
+  const bool has_layer = FindLayer(model_.config, op->request.layer).has_value();
   const bool well_formed = errors.empty() && !op->request.refused;
   op->segments.resize(op->request.segments.size());
   std::vector<ErrorDetail> unknown, old;
@@ -231,7 +231,7 @@ void EngineImpl::Lookup(LookupRequest request, std::function<void(LookupResult)>
   op->request = std::move(request);
   op->done = std::move(done);
   std::vector<ErrorDetail> errors = CheckLookup(op->request, model_.config, options_.max_tokens);
-  if (LayerChoice choice = ChooseLayer(model_.config, op->request.layer); choice.layer) op->layer = *choice.layer;
+  if (const auto layer = FindLayer(model_.config, op->request.layer)) op->layer = *layer;
   if (!errors.empty()) op->refused = Refused(std::move(errors));
   ArriveLookup(op);
 }

@@ -1,5 +1,6 @@
 // The engine: one lock over sequences, queues and ready steps; a device thread that enqueues batches, a completion
-// thread that commits and answers, a timer thread for deadlines and idle sequences. Hashing, row resolving, batch
+// thread that commits and answers, a delivery thread that brings large outputs to where they are wanted before they are
+// committed, a timer thread for deadlines and idle sequences. Hashing, row resolving, batch
 // building and answers happen outside the lock.
 //
 // Waking a thread takes as long as a small batch. So an idle device whose Run only enqueues is given the next
@@ -95,6 +96,8 @@ class EngineImpl : public Engine {
   // Bytes of a step's tensor up to which the thread that submits it may give it to the device: copying them takes about
   // as long as waking a thread. The copy of a larger one would keep that thread from receiving the next.
   static constexpr uint64_t kCopiedHere = 1 << 20;
+  // Bytes of a step's output up to which the thread that completes its batch also delivers it: others wait for it.
+  static constexpr uint64_t kDeliveredHere = 256 << 10;
 
   // What was given to the device and is to be completed.
   struct InFlight {
@@ -188,6 +191,12 @@ class EngineImpl : public Engine {
   void TimerLoop();
   // Waits until it is done, commits and answers; by one thread at a time, in the order of tickets.
   void Complete(InFlight work) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Commits a step that the device is done with, and answers.
+  void EndStep(Section& section, const std::shared_ptr<StepOp>& op) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Of steps that the device is done with: delivers small outputs, and takes those with large ones out of `steps`, for
+  // the delivery thread to deliver and end.
+  void Deliver(std::vector<OpPtr>& steps) ABSL_LOCKS_EXCLUDED(mutex_);
+  void DeliveryLoop();
   void LoseDevice(Section& section, const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Expire(Section& section) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Time NextWake() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -205,6 +214,7 @@ class EngineImpl : public Engine {
   mutable Mutex mutex_;
   CondVar device_cv_;      // something for the device
   CondVar completion_cv_;  // something in flight
+  CondVar delivery_cv_;    // an output to deliver
   CondVar timer_cv_;       // an earlier deadline
   CondVar ready_cv_;       // a step waits for memory of its client
   CondVar stopped_cv_;     // nothing lives, nothing to answer
@@ -219,9 +229,10 @@ class EngineImpl : public Engine {
   std::vector<std::shared_ptr<StepOp>> awaiting_ ABSL_GUARDED_BY(mutex_);
   std::deque<OpPtr> carry_ops_ ABSL_GUARDED_BY(mutex_);  // snapshots and restores for the device thread
   std::deque<InFlight> in_flight_ ABSL_GUARDED_BY(mutex_);
-  uint32_t device_work_ ABSL_GUARDED_BY(mutex_) = 0;  // taken for the device, not yet completed
-  bool enqueuing_ ABSL_GUARDED_BY(mutex_) = false;    // a thread calls the device
-  bool completing_ ABSL_GUARDED_BY(mutex_) = false;   // a thread completes what was in flight first
+  std::deque<std::shared_ptr<StepOp>> deliveries_ ABSL_GUARDED_BY(mutex_);  // done on the device
+  uint32_t device_work_ ABSL_GUARDED_BY(mutex_) = 0;                        // taken for the device, not yet completed
+  bool enqueuing_ ABSL_GUARDED_BY(mutex_) = false;                          // a thread calls the device
+  bool completing_ ABSL_GUARDED_BY(mutex_) = false;  // a thread completes what was in flight first
   std::deque<std::function<void()>> answers_ ABSL_GUARDED_BY(mutex_);
   bool answering_ ABSL_GUARDED_BY(mutex_) = false;
   bool draining_ ABSL_GUARDED_BY(mutex_) = false;
@@ -233,7 +244,7 @@ class EngineImpl : public Engine {
   std::function<void(absl::Status)> on_device_lost_ ABSL_GUARDED_BY(mutex_);
   EngineStats stats_ ABSL_GUARDED_BY(mutex_);
 
-  std::vector<std::thread> threads_;  // device, completion, timer, clients; joined by Stop
+  std::vector<std::thread> threads_;  // device, completion, delivery, timer, clients; joined by Stop
 };
 
 }  // namespace pleiad

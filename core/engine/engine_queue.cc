@@ -139,28 +139,25 @@ std::vector<ErrorDetail> EngineImpl::StartSegments(StepOp& op) {
       work.start = state.Fresh();
       continue;
     }
-    ErrorDetail detail = MakeDetail(Reason::kPositionUnreachable, "position", "", "", i);
-    detail.position = state.position();
-    detail.low = state.low();
-    if (!asked.position && work.carry->predecessor_failed) {
-      detail.reason = Reason::kPredecessorFailed;
-      detail.value = "absent";
-      detail.limit = "the step before failed; send the position, or fresh";
+    const auto fail = [&](Reason reason, std::string value, std::string limit) {
+      ErrorDetail detail = MakeDetail(reason, "position", std::move(value), std::move(limit), i);
+      detail.position = state.position();
+      detail.low = state.low();
       errors.push_back(std::move(detail));
+    };
+    if (!asked.position && work.carry->predecessor_failed) {
+      fail(Reason::kPredecessorFailed, "absent", "the step before failed; send the position, or fresh");
       continue;
     }
     std::optional<StepStart> start = state.At(asked.position);
-    if (start && start->position.value() + asked.num_tokens > kMaxPosition.value()) {
-      detail.value = absl::StrCat(start->position.value());
-      detail.limit = "a position is at most 2^62";
-      errors.push_back(std::move(detail));
+    if (!start) {
+      fail(Reason::kPositionUnreachable, absl::StrCat(asked.position->value()),
+           absl::StrCat("reachable are ", state.low().value(), " to ", state.position().value(),
+                        " and the start of the last step, ", state.last_step_start().value()));
       continue;
     }
-    if (!start) {
-      detail.value = absl::StrCat(asked.position->value());
-      detail.limit = absl::StrCat("reachable are ", state.low().value(), " to ", state.position().value(),
-                                  " and the start of the last step, ", state.last_step_start().value());
-      errors.push_back(std::move(detail));
+    if (start->position.value() + asked.num_tokens > kMaxPosition.value()) {
+      fail(Reason::kPositionUnreachable, absl::StrCat(start->position.value()), "a position is at most 2^62");
       continue;
     }
     work.start = *std::move(start);

@@ -71,6 +71,7 @@ void EngineImpl::ResolveStep(const std::shared_ptr<StepOp>& op) {
   }
   const uint64_t output_bytes =
       uint64_t{tokens.size()} * model_.config.geometry.channels() * ByteSize(OutputDType(op->request));
+  op->output_bytes = output_bytes;
   if (output_bytes > 0) op->output = op->request.output.allocate(output_bytes);
   {
     MutexLock lock(&mutex_);

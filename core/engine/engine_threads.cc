@@ -1,4 +1,4 @@
-// The engine's threads: device, completion, timer (engine_ready.cc: clients); start and stop.
+// The engine's threads: device, completion, delivery, timer (engine_ready.cc: clients); start and stop.
 #include <algorithm>
 #include <utility>
 
@@ -35,6 +35,7 @@ EngineImpl::EngineImpl(const EngineOptions& options, EngineModel model, std::uni
   }
   threads_.emplace_back([this] { DeviceLoop(); });
   threads_.emplace_back([this] { CompletionLoop(); });
+  threads_.emplace_back([this] { DeliveryLoop(); });
   threads_.emplace_back([this] { TimerLoop(); });
   threads_.emplace_back([this] { ReadyLoop(); });
 }
@@ -77,6 +78,15 @@ void EngineImpl::Complete(InFlight work) {
   // Tickets start at 1; a restore of fresh carries has no work on the device.
   if (work.status.ok() && work.ticket != Ticket(0)) work.status = device_->Wait(work.ticket);
   if (work.status.ok()) rows_->Completed(work.ticket);
+  const bool steps = work.ops.front()->kind == OpKind::kStep;
+  if (work.status.ok() && steps) {
+    const absl::Time now = clock_->Now();
+    for (const OpPtr& op : work.ops) {
+      static_cast<StepOp*>(op.get())->done_at = now;
+      static_cast<StepOp*>(op.get())->batch_tokens = work.plan->num_tokens;
+    }
+    Deliver(work.ops);
+  }
   Section section(this);
   --device_work_;
   completing_ = false;
@@ -89,26 +99,63 @@ void EngineImpl::Complete(InFlight work) {
     }
     return;
   }
-  const absl::Time now = clock_->Now();
-  const bool steps = work.ops.front()->kind == OpKind::kStep;
   if (steps) stats_.batch_tokens.Add(work.plan->num_tokens);
   for (const OpPtr& op : work.ops) {
     if (op->kind == OpKind::kStep) {
-      auto* step = static_cast<StepOp*>(op.get());
-      StepStats& stats = step->result.stats;
-      stats.batch_tokens = work.plan->num_tokens;
-      stats.queue = (op->begun - op->arrived) + (op->enqueued - op->ready);
-      stats.resolve = op->ready - op->begun;
-      stats.device = now - op->enqueued;
-      stats_.queue.Add(absl::ToDoubleSeconds(stats.queue));
-      stats_.device.Add(absl::ToDoubleSeconds(stats.device));
-      CommitStep(section, *step);
-    } else if (op->kind == OpKind::kPrestage) {
+      EndStep(section, std::static_pointer_cast<StepOp>(op));
+      continue;
+    }
+    if (op->kind == OpKind::kPrestage) {
       InstallPrestages(section, *static_cast<StepOp*>(op.get()));
     } else if (op->kind == OpKind::kRestore) {
       CommitRestore(section, *static_cast<RestoreOp*>(op.get()));
     }
     Finish(section, op, Outcome());
+  }
+}
+
+void EngineImpl::EndStep(Section& section, const std::shared_ptr<StepOp>& op) {
+  StepStats& stats = op->result.stats;
+  stats.batch_tokens = op->batch_tokens;
+  stats.queue = (op->begun - op->arrived) + (op->enqueued - op->ready);
+  stats.resolve = op->ready - op->begun;
+  stats.device = op->done_at - op->enqueued;
+  stats_.queue.Add(absl::ToDoubleSeconds(stats.queue));
+  stats_.device.Add(absl::ToDoubleSeconds(stats.device));
+  CommitStep(section, *op);
+  // What it used of a prestage is used, even where it fails now.
+  for (SegmentWork& work : op->segments) work.prestaged = false;
+  Finish(section, op, op->undelivered ? *std::move(op->undelivered) : Outcome());
+}
+
+void EngineImpl::Deliver(std::vector<OpPtr>& steps) {
+  std::erase_if(steps, [this](const OpPtr& op) {
+    auto step = std::static_pointer_cast<StepOp>(op);
+    if (step->output == nullptr || !step->request.output.deliver) return false;
+    if (step->output_bytes <= kDeliveredHere) {
+      step->undelivered = step->request.output.deliver();
+      return false;
+    }
+    MutexLock lock(&mutex_);
+    deliveries_.push_back(std::move(step));
+    delivery_cv_.NotifyOne();
+    return true;
+  });
+}
+
+void EngineImpl::DeliveryLoop() {
+  while (true) {
+    std::shared_ptr<StepOp> op;
+    {
+      MutexLock lock(&mutex_);
+      while (!exit_threads_ && deliveries_.empty()) delivery_cv_.Wait(&mutex_);
+      if (deliveries_.empty()) return;
+      op = std::move(deliveries_.front());
+      deliveries_.pop_front();
+    }
+    op->undelivered = op->request.output.deliver();
+    Section section(this);
+    EndStep(section, op);
   }
 }
 
@@ -192,6 +239,7 @@ uint64_t EngineImpl::Stop() {
     while (!live_.empty() || !answers_.empty() || answering_) stopped_cv_.Wait(&mutex_);
     exit_threads_ = true;
     device_cv_.NotifyAll();
+    delivery_cv_.NotifyAll();
     timer_cv_.NotifyAll();
     ready_cv_.NotifyAll();
   }
@@ -201,9 +249,7 @@ uint64_t EngineImpl::Stop() {
     exit_completion_ = true;
     completion_cv_.NotifyAll();
   }
-  threads_[1].join();
-  threads_[2].join();
-  threads_[3].join();
+  for (size_t i = 1; i < threads_.size(); ++i) threads_[i].join();
   Section section(this);
   for (Sequence* sequence : sequences_.by_use()) {
     for (Carry& carry : sequence->carries) DropPrestage(section, carry);

@@ -81,6 +81,11 @@ struct StepOp : Op {
   bool client_ready = false;   // its memory was seen to be
   bool awaits_client = false;  // it waits for that
   bool limited_wait = false;   // `deadline` is of that wait alone
+  uint64_t output_bytes = 0;
+  // Once the device is done.
+  absl::Time done_at;
+  uint32_t batch_tokens = 0;
+  std::optional<Outcome> undelivered;  // why its output did not get to its place
 };
 
 struct LookupOp : Op {

@@ -87,33 +87,38 @@ void CheckTensor(const StepRequest& request, const ModelConfig& config, uint64_t
   }
 }
 
-void CheckSegment(const StepSegment& segment, uint32_t index, absl::flat_hash_set<SequenceId>& seen,
+// `seen` null: the only segment.
+void CheckSegment(const StepSegment& segment, uint32_t index, absl::flat_hash_set<SequenceId>* seen,
                   std::vector<ErrorDetail>& errors) {
   const auto add = [&](ErrorDetail detail) {
     detail.segment = index;
     errors.push_back(std::move(detail));
   };
   const bool throw_away = segment.sequence == SequenceId(0);
-  if (!throw_away && !seen.insert(segment.sequence).second) {
+  if (!throw_away && seen != nullptr && !seen->insert(segment.sequence).second) {
     add(MakeDetail(Reason::kDuplicateSequence, "sequence_id", "named before",
                    "a sequence appears at most once in a request"));
   }
   if (segment.position && segment.position->value() != 0) {
-    const std::string value = absl::StrCat(segment.position->value());
-    if (segment.fresh) add(MakeDetail(Reason::kInvalidField, "position", value, "must be absent or 0 with fresh"));
-    if (throw_away) add(MakeDetail(Reason::kInvalidField, "position", value, "must be absent or 0 with sequence_id 0"));
+    const auto bad = [&](const char* rule) {
+      add(MakeDetail(Reason::kInvalidField, "position", absl::StrCat(segment.position->value()), rule));
+    };
+    if (segment.fresh) bad("must be absent or 0 with fresh");
+    if (throw_away) bad("must be absent or 0 with sequence_id 0");
   }
 }
 
 }  // namespace
 
+std::optional<LayerOrdinal> FindLayer(const ModelConfig& config, std::optional<LayerIndex> layer) {
+  if (layer) return config.Ordinal(*layer);
+  if (config.ple_layers.size() == 1) return LayerOrdinal(0);
+  return std::nullopt;
+}
+
 LayerChoice ChooseLayer(const ModelConfig& config, std::optional<LayerIndex> layer) {
   LayerChoice choice;
-  if (layer) {
-    choice.layer = config.Ordinal(*layer);
-  } else if (config.ple_layers.size() == 1) {
-    choice.layer = LayerOrdinal(0);
-  }
+  choice.layer = FindLayer(config, layer);
   if (choice.layer) return choice;
   std::vector<uint32_t> zero_based, listed;
   for (LayerIndex index : config.ple_layers) {
@@ -131,7 +136,7 @@ LayerChoice ChooseLayer(const ModelConfig& config, std::optional<LayerIndex> lay
 
 std::vector<ErrorDetail> CheckStep(const StepRequest& request, const ModelConfig& config, uint32_t max_tokens) {
   std::vector<ErrorDetail> errors;
-  if (LayerChoice choice = ChooseLayer(config, request.layer); !choice.layer) errors.push_back(std::move(choice.error));
+  if (!FindLayer(config, request.layer)) errors.push_back(ChooseLayer(config, request.layer).error);
   if (request.mode == StepMode::kPrestage && !request.release_after.empty()) {
     errors.push_back(MakeDetail(Reason::kInvalidField, "release_after",
                                 absl::StrCat(request.release_after.size(), " ids"), "a prestage releases nothing"));
@@ -141,7 +146,7 @@ std::vector<ErrorDetail> CheckStep(const StepRequest& request, const ModelConfig
   size_t first = 0;
   for (uint32_t i = 0; i < request.segments.size(); ++i) {
     const StepSegment& segment = request.segments[i];
-    CheckSegment(segment, i, seen, errors);
+    CheckSegment(segment, i, request.segments.size() == 1 ? nullptr : &seen, errors);
     if (!counted) continue;
     CheckTokens(absl::MakeConstSpan(request.token_ids).subspan(first, segment.num_tokens), "token_ids",
                 config.vocab_size, i, first, errors);

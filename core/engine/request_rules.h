@@ -17,7 +17,9 @@ struct LayerChoice {
   ErrorDetail error;  // when there is no layer
 };
 
-// The layer a request names; absent is allowed where the model has one PLE layer.
+// The layer a request names; absent is allowed where the model has one PLE layer. FindLayer does not say why there is
+// none.
+std::optional<LayerOrdinal> FindLayer(const ModelConfig& config, std::optional<LayerIndex> layer);
 LayerChoice ChooseLayer(const ModelConfig& config, std::optional<LayerIndex> layer);
 
 // Every broken rule of a step, by segment where it concerns one. Empty: well-formed.

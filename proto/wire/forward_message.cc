@@ -27,10 +27,18 @@ constexpr int kLengthBytes = 5;
 constexpr int kVarintBytes = 10;
 // What a message of few segments and tokens has beside its tensor.
 constexpr size_t kUsualRest = 256;
+// Of a token's highway.
+constexpr size_t kUsualSlices = 16;
 
 void AppendVarint(uint64_t value, std::string* out) {
   for (; value >= 0x80; value >>= 7) out->push_back(static_cast<char>(value | 0x80));
   out->push_back(static_cast<char>(value));
+}
+
+uint8_t* WriteVarint(uint64_t value, uint8_t* out) {
+  for (; value >= 0x80; value >>= 7) *out++ = static_cast<uint8_t>(value | 0x80);
+  *out++ = static_cast<uint8_t>(value);
+  return out;
 }
 
 size_t VarintSize(uint64_t value) {
@@ -196,6 +204,7 @@ ForwardRequestParse Parse(grpc::ByteBuffer* buffer, const ForwardRequestLimits& 
   grpc::ByteBuffer taken;
   taken.Swap(buffer);
   std::vector<grpc::Slice> slices;
+  slices.reserve(kUsualSlices);
   if (taken.Valid() && !taken.Dump(&slices).ok()) return ForwardRequestParse::kMalformed;
   uint64_t size = 0;
   for (const grpc::Slice& slice : slices) size += slice.size();
@@ -221,22 +230,22 @@ template <typename Message>
 grpc::ByteBuffer Serialize(const Message& message, v1::DType dtype, absl::Span<const grpc::Slice> data) {
   uint64_t bytes = 0;
   for (const grpc::Slice& slice : data) bytes += slice.size();
-  std::string tensor;
-  if (dtype != v1::DTYPE_UNSPECIFIED) {
-    tensor.push_back(kDTypeTag);
-    AppendVarint(static_cast<uint64_t>(int64_t{dtype}), &tensor);
-  }
-  std::string head;
-  head.reserve(message.ByteSizeLong() + tensor.size() + 2 * (1 + kLengthBytes));
-  message.AppendToString(&head);
-  head.push_back(kTensorTag);
-  AppendVarint(tensor.size() + 1 + VarintSize(bytes) + bytes, &head);
-  head.append(tensor);
-  head.push_back(kTensorTag);
-  AppendVarint(bytes, &head);
+  const auto type = static_cast<uint64_t>(int64_t{dtype});
+  const size_t type_size = dtype == v1::DTYPE_UNSPECIFIED ? 0 : 1 + VarintSize(type);
+  const uint64_t tensor_size = type_size + 1 + VarintSize(bytes) + bytes;
+  const size_t rest = message.ByteSizeLong();
   std::vector<grpc::Slice> slices;
   slices.reserve(1 + data.size());
-  slices.emplace_back(head);
+  grpc::Slice& head = slices.emplace_back(rest + 1 + VarintSize(tensor_size) + (tensor_size - bytes));
+  uint8_t* out = message.SerializeWithCachedSizesToArray(const_cast<uint8_t*>(head.begin()));
+  *out++ = kTensorTag;
+  out = WriteVarint(tensor_size, out);
+  if (type_size > 0) {
+    *out++ = kDTypeTag;
+    out = WriteVarint(type, out);
+  }
+  *out++ = kTensorTag;
+  WriteVarint(bytes, out);
   slices.insert(slices.end(), data.begin(), data.end());
   return grpc::ByteBuffer(slices.data(), slices.size());
 }

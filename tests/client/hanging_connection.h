@@ -101,6 +101,9 @@ class HangingConnection final : public Connection {
   absl::StatusOr<std::unique_ptr<RegionLease>> AttachFile(const std::string& path, uint64_t bytes) override {
     return inner_->AttachFile(path, bytes);
   }
+  absl::StatusOr<std::unique_ptr<RegionLease>> AttachDeviceMemory(const DeviceMemoryHandles& handles) override {
+    return inner_->AttachDeviceMemory(handles);
+  }
 
  private:
   class Stream final : public StepConnection {

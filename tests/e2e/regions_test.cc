@@ -239,6 +239,15 @@ TEST_F(RegionsTest, RegionsLiveAsLongAsTheirStreamAndAreForUnixSocketsAlone) {
   more.set_bytes(1);
   EXPECT_EQ(region->Attach(more).status().code(), grpc::StatusCode::INVALID_ARGUMENT);
   EXPECT_EQ(Run(step).status().code(), 0) << "a refusal leaves the stream and its regions";
+
+  // Beyond any path and handle.
+  more.set_gpu_uuid(std::string(1 << 16, 'x'));
+  grpc::ClientContext large_context;
+  const auto large = server_.stub().AttachRegions(&large_context);
+  v1::AttachRegionsResponse none;
+  EXPECT_TRUE(large->Write(more));
+  EXPECT_FALSE(large->Read(&none));
+  EXPECT_THAT(large->Finish().error_message(), HasSubstr("at most 65536 bytes"));
   EXPECT_TRUE(region->Detach().ok());
   EXPECT_THAT(Run(step).status().message(), HasSubstr("must name a region"));
 }

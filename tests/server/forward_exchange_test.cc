@@ -4,10 +4,14 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
 #include <string>
 #include <vector>
 
 #include "tests/server/test_server.h"
+#include "tests/support/temp_dir.h"
 
 namespace pleiad {
 namespace {
@@ -75,6 +79,43 @@ TEST(ForwardExchange, AFailedStepHasNoOutput) {
   EXPECT_FALSE(response.has_output());
   EXPECT_EQ(response.request_id(), 5u);
   EXPECT_EQ(response.status().code(), grpc::StatusCode::DATA_LOSS);
+}
+
+TEST(ForwardExchange, OutputsGoToTheirRegionsBeforeTheStepEndsAndOneThatCannotIsLost) {
+  testing::TempDir dir;
+  const std::string path = dir / "tensors";
+  std::ofstream(path, std::ios::binary) << std::string(64, 'x');
+  const auto table = RegionTable::Open(dir.path()).value();
+  v1::AttachRegionsRequest attach;
+  attach.set_kind(v1::REGION_KIND_SHM_FILE);
+  attach.set_path("tensors");
+  attach.set_bytes(64);
+  v1::ForwardRequest request = Step(5, 1);
+  request.mutable_output()->mutable_region()->set_region_id(table->Attach(attach, nullptr, nullptr).id);
+  request.mutable_output()->mutable_region()->set_offset(32);
+  request.mutable_output()->mutable_region()->set_bytes(32);
+  for (const bool cut : {false, true}) {
+    grpc::ByteBuffer message = BufferOf(request.SerializeAsString());
+    OutputPool outputs;
+    ForwardExchange exchange;
+    ASSERT_TRUE(exchange.Receive(&message, TestLimits()));
+    const StepRequest step = exchange.MakeStep(TestLimits(), {.table = table.get()}, &outputs);
+    ASSERT_FALSE(step.refused.has_value()) << step.refused->message;
+    std::memset(step.output.allocate(32), 'y', 32);
+    if (cut) std::filesystem::resize_file(path, 63);
+    const std::optional<Outcome> lost = step.output.deliver();
+    std::stringstream file;
+    file << std::ifstream(path, std::ios::binary).rdbuf();
+    if (!cut) {
+      EXPECT_FALSE(lost.has_value());
+      EXPECT_EQ(file.str(), std::string(32, 'x') + std::string(32, 'y'));
+      EXPECT_EQ(ResponseOf(exchange.Answer({}, false)).output().region().offset(), 32u);
+    } else {
+      ASSERT_TRUE(lost.has_value());
+      EXPECT_EQ(lost->code, absl::StatusCode::kDataLoss);
+      EXPECT_THAT(lost->message, ::testing::HasSubstr("63 bytes now"));
+    }
+  }
 }
 
 TEST(ForwardExchange, AStepWithoutTokensHasNoOutput) {

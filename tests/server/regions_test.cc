@@ -166,6 +166,44 @@ TEST_F(RegionTableTest, CountsAndBytesAreBounded) {
   Attach(*table, File("a", 50, 20), &one);
 }
 
+TEST_F(RegionTableTest, ALargeSparseFileOfOneStreamLeavesRoomToOthersAndOneClientsStreamsDoToo) {
+  std::ofstream(shm() + "/sparse").put('s');
+  std::filesystem::resize_file(shm() + "/sparse", uint64_t{1} << 41);
+  WriteFile("a", std::string(100, 'a'));
+  const int one = 1, two = 2, three = 3;
+  const RegionLimits limits;
+  const auto table = Open();
+  EXPECT_THAT(table->Attach(File("sparse", 0, limits.stream_bytes + 1), &one, nullptr, "greedy").outcome.message,
+              HasSubstr("are left to the stream"));
+  EXPECT_TRUE(table->Attach(File("sparse", 0, limits.stream_bytes), &one, nullptr, "greedy").outcome.ok());
+  EXPECT_THAT(table->Attach(File("a", 0, 1), &one, nullptr, "greedy").outcome.message,
+              HasSubstr("are left to the stream"));
+  EXPECT_TRUE(table->Attach(File("sparse", 0, limits.stream_bytes), &two, nullptr, "greedy").outcome.ok());
+  EXPECT_THAT(table->Attach(File("a", 0, 1), &three, nullptr, "greedy").outcome.message,
+              HasSubstr("are left to the client"));
+  EXPECT_TRUE(table->Attach(File("a", 0, 100), &three, nullptr, "other").outcome.ok());
+}
+
+TEST_F(RegionTableTest, RegionsOfOneClientAreBoundedByCountToo) {
+  WriteFile("a", std::string(100, 'a'));
+  const int one = 1, two = 2, three = 3;
+  const auto table = Open({.of_stream = 2, .of_client = 3});
+  for (uint64_t i = 0; i < 3; ++i) {
+    EXPECT_TRUE(table->Attach(File("a", i, 1), i < 2 ? &one : &two, nullptr, "greedy").outcome.ok());
+  }
+  EXPECT_THAT(table->Attach(File("a", 3, 1), &two, nullptr, "greedy").outcome.message,
+              HasSubstr("at most 3 of the client"));
+  EXPECT_TRUE(table->Attach(File("a", 3, 1), &three, nullptr, "other").outcome.ok());
+}
+
+TEST(RegionLimitsTest, LeaveThreeQuartersOfTheOpenFilesToConnections) {
+  EXPECT_EQ(RegionLimits::WithinOpenFiles(1024).regions, 256u);
+  EXPECT_EQ(RegionLimits::WithinOpenFiles(1024).of_client, 128u);
+  EXPECT_EQ(RegionLimits::WithinOpenFiles(1 << 20).regions, RegionLimits().regions);
+  EXPECT_EQ(RegionLimits::WithinOpenFiles(1 << 20).of_client, RegionLimits().of_client);
+  EXPECT_EQ(RegionLimits::WithinOpenFiles(std::numeric_limits<uint64_t>::max()).regions, RegionLimits().regions);
+}
+
 TEST_F(RegionTableTest, OfOneStreamNoneOverlap) {
   WriteFile("a", std::string(100, 'a'));
   WriteFile("b", std::string(100, 'b'));

@@ -9,6 +9,7 @@
 #include "spdlog/sinks/ostream_sink.h"
 #include "spdlog/spdlog.h"
 #include "tests/server/test_server.h"
+#include "tests/support/raw_call.h"
 
 namespace pleiad {
 namespace {
@@ -254,6 +255,35 @@ TEST(Service, AMessageBeyondGrpcsLimitEndsOnlyItsCall) {
   EXPECT_EQ(server.engine().submitted(), 0u);
   grpc::ClientContext next;
   EXPECT_TRUE(server.stub().Forward(&next, Step(2, 1), &response).ok());
+}
+
+// Parsed, each unknown field or empty submessage takes some forty times its bytes.
+TEST(Service, UnaryRequestsAreBoundedBeforeTheyAreParsed) {
+  TestServer server;
+  std::string unknown, malformed = "\x0a\x7f";
+  for (int i = 0; i < 20'000; ++i) unknown += std::string("\xf8\x07\x00", 3);
+  const std::string few = unknown.substr(0, 300);
+  for (const std::string rpc :
+       {"GetModel", "OpenSequence", "Lookup", "GetSequence", "Snapshot", "Restore", "Release"}) {
+    grpc::ByteBuffer answer;
+    grpc::Slice slice(unknown);
+    grpc::Status status = testing::CallRaw(server.channel(), rpc, grpc::ByteBuffer(&slice, 1), &answer);
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT) << rpc;
+    EXPECT_THAT(status.error_message(), HasSubstr("submessages and unknown fields")) << rpc;
+    slice = grpc::Slice(malformed);
+    status = testing::CallRaw(server.channel(), rpc, grpc::ByteBuffer(&slice, 1), &answer);
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT) << rpc;
+    EXPECT_THAT(status.error_message(), HasSubstr("must be a serialised " + rpc + "Request")) << rpc;
+    // A newer client's.
+    slice = grpc::Slice(few);
+    status = testing::CallRaw(server.channel(), rpc, grpc::ByteBuffer(&slice, 1), &answer);
+    EXPECT_THAT(status.error_message(), ::testing::Not(HasSubstr("unknown fields"))) << rpc;
+  }
+  v1::LookupRequest lookup;
+  for (int i = 0; i < 20'000; ++i) lookup.add_segments();
+  grpc::ClientContext context;
+  v1::LookupResponse found;
+  EXPECT_THAT(server.stub().Lookup(&context, lookup, &found).error_message(), HasSubstr("submessages"));
 }
 
 TEST(Service, CountsRpcsAndItems) {

@@ -174,6 +174,10 @@ class SharingDevice final : public Device {
   }
   absl::StatusOr<Ticket> ReadCarry(const CarryRead& read) override { return inner_->ReadCarry(read); }
   absl::StatusOr<Ticket> WriteCarry(const CarryWrite& write) override { return inner_->WriteCarry(write); }
+  absl::Status SaveCarry(CarrySlot carry, absl::Span<float> rows) override { return inner_->SaveCarry(carry, rows); }
+  absl::Status LoadCarry(CarrySlot carry, absl::Span<const float> rows) override {
+    return inner_->LoadCarry(carry, rows);
+  }
   absl::Status Wait(Ticket ticket) override { return inner_->Wait(ticket); }
 
  private:

@@ -85,13 +85,18 @@ RawResult ForwardRaw(const std::shared_ptr<grpc::Channel>& channel, const std::s
 
 grpc::Status ForwardRaw(const std::shared_ptr<grpc::Channel>& channel, const grpc::ByteBuffer& message,
                         grpc::ByteBuffer* answer) {
+  return CallRaw(channel, "Forward", message, answer);
+}
+
+grpc::Status CallRaw(const std::shared_ptr<grpc::Channel>& channel, const std::string& rpc,
+                     const grpc::ByteBuffer& message, grpc::ByteBuffer* answer) {
   OneAtATime queue;
   grpc::ClientContext context;
-  const auto rpc =
-      grpc::GenericStub(channel).PrepareUnaryCall(&context, "/pleiad.v1.Ple/Forward", message, queue.get());
-  rpc->StartCall();
+  const auto call =
+      grpc::GenericStub(channel).PrepareUnaryCall(&context, "/pleiad.v1.Ple/" + rpc, message, queue.get());
+  call->StartCall();
   grpc::Status status;
-  rpc->Finish(answer, &status, nullptr);
+  call->Finish(answer, &status, nullptr);
   EXPECT_TRUE(queue.Wait());
   return status;
 }

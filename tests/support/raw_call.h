@@ -1,4 +1,4 @@
-// Calls of the Forward RPCs with any bytes as their messages.
+// Calls with any bytes as their messages.
 #pragma once
 
 #include <memory>
@@ -53,5 +53,9 @@ RawResult StreamRaw(const std::shared_ptr<grpc::Channel>& channel, const std::ve
 RawResult ForwardRaw(const std::shared_ptr<grpc::Channel>& channel, const std::string& message);
 grpc::Status ForwardRaw(const std::shared_ptr<grpc::Channel>& channel, const grpc::ByteBuffer& message,
                         grpc::ByteBuffer* answer);
+
+// Any unary RPC of the service.
+grpc::Status CallRaw(const std::shared_ptr<grpc::Channel>& channel, const std::string& rpc,
+                     const grpc::ByteBuffer& message, grpc::ByteBuffer* answer);
 
 }  // namespace pleiad::testing
