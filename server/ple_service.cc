@@ -98,10 +98,10 @@ grpc::ServerUnaryReactor* PleService::Serve(Rpc rpc, void (PleService::*handle)(
   return call.get();
 }
 
-#define PLEIAD_SERVE(rpc)                                                                                          \
-  grpc::ServerUnaryReactor* PleService::rpc(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request, \
-                                            grpc::ByteBuffer* response) {                                          \
-    return Serve<v1::rpc##Request, v1::rpc##Response>(Rpc::k##rpc, &PleService::rpc, context, request, response);  \
+#define PLEIAD_SERVE(rpc)                                                                                             \
+  grpc::ServerUnaryReactor* PleService::rpc(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,    \
+                                            grpc::ByteBuffer* response) {                                             \
+    return Serve<v1::rpc##Request, v1::rpc##Response>(Rpc::k##rpc, &PleService::Do##rpc, context, request, response); \
   }
 PLEIAD_SERVE(GetModel)
 PLEIAD_SERVE(OpenSequence)
@@ -112,13 +112,13 @@ PLEIAD_SERVE(Restore)
 PLEIAD_SERVE(Release)
 #undef PLEIAD_SERVE
 
-void PleService::GetModel(const Call& call, const v1::GetModelRequest*, v1::GetModelResponse* response) {
+void PleService::DoGetModel(const Call& call, const v1::GetModelRequest*, v1::GetModelResponse* response) {
   *response = state_->model();
   call->Complete(Outcome());
 }
 
-void PleService::OpenSequence(const Call& call, const v1::OpenSequenceRequest* request,
-                              v1::OpenSequenceResponse* response) {
+void PleService::DoOpenSequence(const Call& call, const v1::OpenSequenceRequest* request,
+                                v1::OpenSequenceResponse* response) {
   if (const auto bad = Check(*request)) {
     call->Complete(*bad);
   } else if (!call->Admit(request->ByteSizeLong())) {
@@ -184,7 +184,7 @@ grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* PleService::Forward
   return ForwardStream::Start(state_, context);
 }
 
-void PleService::Lookup(const Call& call, const v1::LookupRequest* request, v1::LookupResponse* response) {
+void PleService::DoLookup(const Call& call, const v1::LookupRequest* request, v1::LookupResponse* response) {
   if (!call->Admit(LookupBytes(*request, state_->model()))) {
     call->Complete(call->refusal());
   } else {
@@ -202,8 +202,8 @@ void PleService::Lookup(const Call& call, const v1::LookupRequest* request, v1::
   }
 }
 
-void PleService::GetSequence(const Call& call, const v1::GetSequenceRequest* request,
-                             v1::GetSequenceResponse* response) {
+void PleService::DoGetSequence(const Call& call, const v1::GetSequenceRequest* request,
+                               v1::GetSequenceResponse* response) {
   call->About(request->sequence_id());
   if (const auto bad = CheckSequenceId(request->sequence_id())) {
     call->Complete(*bad);
@@ -225,7 +225,7 @@ void PleService::GetSequence(const Call& call, const v1::GetSequenceRequest* req
   }
 }
 
-void PleService::Snapshot(const Call& call, const v1::SnapshotRequest* request, v1::SnapshotResponse* response) {
+void PleService::DoSnapshot(const Call& call, const v1::SnapshotRequest* request, v1::SnapshotResponse* response) {
   call->About(request->sequence_id());
   if (const auto bad = CheckSequenceId(request->sequence_id())) {
     call->Complete(*bad);
@@ -245,7 +245,7 @@ void PleService::Snapshot(const Call& call, const v1::SnapshotRequest* request, 
   }
 }
 
-void PleService::Restore(const Call& call, const v1::RestoreRequest* request, v1::RestoreResponse*) {
+void PleService::DoRestore(const Call& call, const v1::RestoreRequest* request, v1::RestoreResponse*) {
   call->About(request->sequence_id());
   if (const auto bad = CheckSequenceId(request->sequence_id())) {
     call->Complete(*bad);
@@ -258,7 +258,7 @@ void PleService::Restore(const Call& call, const v1::RestoreRequest* request, v1
   }
 }
 
-void PleService::Release(const Call& call, const v1::ReleaseRequest* request, v1::ReleaseResponse* response) {
+void PleService::DoRelease(const Call& call, const v1::ReleaseRequest* request, v1::ReleaseResponse* response) {
   call->About(request->sequence_id());
   if (const auto bad = CheckSequenceId(request->sequence_id())) {
     call->Complete(*bad);

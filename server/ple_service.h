@@ -60,13 +60,13 @@ class PleService final : public PleServiceBase {
   grpc::ServerUnaryReactor* Serve(Rpc rpc, void (PleService::*handle)(const Call&, const Request*, Response*),
                                   grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
                                   grpc::ByteBuffer* response);
-  void GetModel(const Call& call, const v1::GetModelRequest* request, v1::GetModelResponse* response);
-  void OpenSequence(const Call& call, const v1::OpenSequenceRequest* request, v1::OpenSequenceResponse* response);
-  void Lookup(const Call& call, const v1::LookupRequest* request, v1::LookupResponse* response);
-  void GetSequence(const Call& call, const v1::GetSequenceRequest* request, v1::GetSequenceResponse* response);
-  void Snapshot(const Call& call, const v1::SnapshotRequest* request, v1::SnapshotResponse* response);
-  void Restore(const Call& call, const v1::RestoreRequest* request, v1::RestoreResponse* response);
-  void Release(const Call& call, const v1::ReleaseRequest* request, v1::ReleaseResponse* response);
+  void DoGetModel(const Call& call, const v1::GetModelRequest* request, v1::GetModelResponse* response);
+  void DoOpenSequence(const Call& call, const v1::OpenSequenceRequest* request, v1::OpenSequenceResponse* response);
+  void DoLookup(const Call& call, const v1::LookupRequest* request, v1::LookupResponse* response);
+  void DoGetSequence(const Call& call, const v1::GetSequenceRequest* request, v1::GetSequenceResponse* response);
+  void DoSnapshot(const Call& call, const v1::SnapshotRequest* request, v1::SnapshotResponse* response);
+  void DoRestore(const Call& call, const v1::RestoreRequest* request, v1::RestoreResponse* response);
+  void DoRelease(const Call& call, const v1::ReleaseRequest* request, v1::ReleaseResponse* response);
 
   ServiceState* const state_;
 };

@@ -1,5 +1,6 @@
-// Messages of the small RPCs from gRPC's byte buffers, within bounds, and back. A parsed message takes many times the bytes of
-// one that is made of empty submessages or of unknown fields, so these are counted first. Pure functions, thread-safe.
+// Messages of the small RPCs from gRPC's byte buffers, within bounds, and back. A parsed message takes many times the
+// bytes of one that is made of empty submessages or of unknown fields, so these are counted first. Pure functions,
+// thread-safe.
 #pragma once
 
 #include <cstdint>
