@@ -42,7 +42,7 @@ std::optional<int> SoakSeconds() {
 constexpr int kRounds = 12, kWarmRounds = 3;  // of the long form: a quarter is warm-up, as in 50,000 of 200,000 cycles
 
 // Each round ends when what was abandoned has expired.
-constexpr int kTtlSeconds = 1;
+int TtlSeconds() { return SoakSeconds() ? 5 : 1; }
 
 class SoakTest : public ::testing::Test {
  protected:
@@ -54,12 +54,12 @@ class SoakTest : public ::testing::Test {
     server_ = std::make_unique<ServerProcess>(
         model_.path(), "unix:" + (model_ / "s"),
         std::vector<std::string>{"--table", "cached", "--cache-bytes", "8KiB", "--batch-invariant", "--max-tokens",
-                                 "128", "--max-sequences", "4096", "--sequence-ttl", absl::StrCat(kTtlSeconds, "s"),
+                                 "128", "--max-sequences", "4096", "--sequence-ttl", absl::StrCat(TtlSeconds(), "s"),
                                  "--threads", "1", "--log-level", "error"});
     if (!server_->WaitUntilReady()) std::abort();
     start_ = FactsOf(*server_);
     setup_.address = server_->address;
-    setup_.sequence_ttl = absl::Seconds(kTtlSeconds);
+    setup_.sequence_ttl = absl::Seconds(TtlSeconds());
     setup_.model = InProcessServer::ConnectTo(server_->address).model();
     highways_ = std::make_unique<Highways>(256, setup_.model.channels, 7);
     calm_ = std::make_unique<Undisturbed>(model_.path(), highways_.get(), 256);
@@ -98,6 +98,7 @@ TEST_F(SoakTest, NoOutputIsWrongAndNothingStays) {
   const int rounds = seconds ? kRounds : 2, warm_rounds = seconds ? kWarmRounds : 1;
   Tally tally;
   ServerFacts first, last;
+  size_t said = 0;
   for (int round = 0; round < rounds; ++round) {
     const auto until = SteadyClock::now() + std::chrono::milliseconds(seconds.value_or(0) * 1000 / rounds);
     tally += Round([&](uint64_t operations) { return seconds ? SteadyClock::now() < until : operations < 150; });
@@ -105,6 +106,8 @@ TEST_F(SoakTest, NoOutputIsWrongAndNothingStays) {
     if (round + 1 <= warm_rounds) first = last;
     std::cout << "round " << round + 1 << " of " << rounds << ": " << tally.steps << " steps, wrong " << tally.wrong
               << "; " << last << std::endl;
+    for (size_t i = said; i < tally.examples.size(); ++i) std::cout << "wrong: " << tally.examples[i] << std::endl;
+    said = tally.examples.size();
   }
   const std::string page = Page();
   std::cout << tally << "\nafter the warm-up: " << first << "\nat the end:        " << last << std::endl;

@@ -85,11 +85,9 @@ void StreamWorker::Decode(Ending ending) {
   // One that its deadline ended has moved nothing.
   if (tally_.deadlines == deadlines || !Lives(&life) || life.handle.one() == nullptr) return;
   const absl::StatusOr<client::SequenceStatus> status = life.handle.one()->Get();
-  const SoakCarry& carry = life.carries[layer];
-  if (!status.ok() || status->layers.at(layer).position != carry.line.size()) {
-    tally_.Wrong(absl::StrCat("after a deadline at ", carry.line.size(), ": ", status.status().ToString(),
-                              ", position ", status.ok() ? status->layers.at(layer).position : 0));
-  }
+  if (!Judge(life, status.status(), "get after a deadline")) return;
+  const uint64_t at = life.carries[layer].line.size(), position = status->layers.at(layer).position;
+  if (position != at) tally_.Wrong(absl::StrCat("after a deadline at ", at, ": position ", position));
 }
 
 void StreamWorker::Draft() {
@@ -227,17 +225,14 @@ void StreamWorker::Cut() {
   for (Life* life : lives) {
     if (!Lives(life)) continue;
     CheckReach(*life, layer);
-    Step(*life, layer, 1 + Below(4));
+    if (Lives(life)) Step(*life, layer, 1 + Below(4));
   }
 }
 
 void StreamWorker::CheckReach(Life& life, size_t layer) {
   SoakCarry& carry = life.carries[layer];
   const absl::StatusOr<client::SequenceStatus> status = life.handle.one()->Get();
-  if (!status.ok()) {
-    tally_.Wrong(absl::StrCat("get after a cut: ", status.status().ToString()));
-    return;
-  }
+  if (!Judge(life, status.status(), "get after a cut")) return;
   const client::SequenceLayer& stands = status->layers.at(layer);
   const uint64_t at = carry.line.size();
   if ((at < stands.low || at > stands.position) && at != stands.last_step_start) {
@@ -296,10 +291,11 @@ void StreamWorker::Refusal() {
   step.token_ids = {setup_->model.vocab_size + Below(1000)};
   step.highway.zeros = true;
   const absl::StatusOr<client::StepResult> result = caller_->Submit(std::move(step), {&life.handle}).get();
-  if (client::ErrorReason(result.status()) != client::Reason::kTokenOutOfVocabulary) {
-    tally_.Wrong(absl::StrCat("a token out of the vocabulary: ", result.status().ToString()));
+  if (client::ErrorReason(result.status()) == client::Reason::kTokenOutOfVocabulary) {
+    ++tally_.refused[result.status().code()];
+  } else if (Judge(life, result.status(), "a token out of the vocabulary")) {
+    tally_.Wrong("a token out of the vocabulary was taken");
   }
-  ++tally_.refused[result.status().code()];
 }
 
 void StreamWorker::StartOver() {

@@ -1,6 +1,7 @@
 #include "tests/soak/stream_worker.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "client/error_info.h"
@@ -56,13 +57,14 @@ std::vector<SoakCarry> StreamWorker::FreshCarries() {
 }
 
 void StreamWorker::Open(client::OpenOptions options, std::vector<SoakCarry> carries) {
+  const SteadyClock::time_point begun = SteadyClock::now();
   absl::StatusOr<SoakHandle> handle = caller_->Open(options);
   if (!handle.ok()) {
     tally_.Wrong(absl::StrCat("open: ", handle.status().ToString()));
     return;
   }
   ++tally_.opened;
-  lives_.push_back(std::make_unique<Life>(Life{*std::move(handle), std::move(carries), SteadyClock::now()}));
+  lives_.push_back(std::make_unique<Life>(Life{*std::move(handle), std::move(carries), begun}));
 }
 
 void StreamWorker::Fill() {
@@ -92,14 +94,16 @@ StreamWorker::Sent StreamWorker::Send(size_t layer, std::vector<std::pair<Life*,
   SoakLine all;
   std::vector<const SoakHandle*> handles;
   for (auto& [life, tokens] : parts) {
-    Part part{life, std::move(tokens), 0};
+    Part part;
+    part.life = life;
+    part.tokens = std::move(tokens);
     client::StepSegment segment{nullptr, static_cast<uint32_t>(part.tokens.size()), false, std::nullopt};
     if (life != nullptr) {
       SoakCarry& carry = life->carries[layer];
       part.start = carry.next;
       segment.position = part.start;
       carry.next += part.tokens.size();
-      life->touched = SteadyClock::now();
+      part.idle_since = std::exchange(life->touched, SteadyClock::now());
     }
     step.segments.push_back(segment);
     handles.push_back(life == nullptr ? nullptr : &life->handle);
@@ -164,8 +168,6 @@ void StreamWorker::Receive(std::vector<Sent> sent) {
       carry.next = carry.line.size();
     }
   }
-  std::sort(ended_.begin(), ended_.end());
-  ended_.erase(std::unique(ended_.begin(), ended_.end()), ended_.end());
   for (Life* life : ended_) End(*life);
   ended_.clear();
 }
@@ -183,21 +185,23 @@ void StreamWorker::ReceiveError(const Sent& sent, const absl::Status& status, bo
   if (after_failure && absl::IsFailedPrecondition(status)) return;
   if (absl::IsNotFound(status)) {
     const auto ttl = absl::ToChronoNanoseconds(setup_->sequence_ttl);
-    size_t expired = 0;
+    bool explained = false;
     for (const Part& part : sent.parts) {
-      if (part.life == nullptr || SteadyClock::now() - part.life->touched < ttl) continue;
+      if (part.life == nullptr) continue;
+      const bool known = std::count(ended_.begin(), ended_.end(), part.life) > 0;
+      if (!known && SteadyClock::now() - part.idle_since < ttl) continue;
+      explained = true;
+      if (known) continue;
       ended_.push_back(part.life);
-      ++expired;
+      ++tally_.expired;
     }
-    tally_.expired += expired;
-    if (expired > 0) return;
+    if (explained) return;
   }
   tally_.Wrong(absl::StrCat("step of ", sent.parts.size(), " sequences: ", status.ToString()));
 }
 
 bool StreamWorker::Judge(Life& life, const absl::Status& status, const char* what) {
   const auto idle = SteadyClock::now() - life.touched;
-  life.touched = SteadyClock::now();
   if (status.ok()) return true;
   ++tally_.refused[status.code()];
   if (absl::IsNotFound(status) && idle >= absl::ToChronoNanoseconds(setup_->sequence_ttl)) {

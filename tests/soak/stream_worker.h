@@ -30,12 +30,13 @@ class StreamWorker {
   struct Life {
     SoakHandle handle;
     std::vector<SoakCarry> carries;   // one a layer
-    SteadyClock::time_point touched;  // when it was named last
+    SteadyClock::time_point touched;  // when it was stepped last, or opened
   };
   struct Part {
     Life* life = nullptr;  // null: a throw-away carry
     SoakLine tokens;
     uint64_t start = 0;
+    SteadyClock::time_point idle_since = {};  // the life, when this was sent
   };
   enum class Ending : uint8_t { kAnswer, kDeadline, kCut };
   struct Sent {

@@ -98,6 +98,7 @@ void UnaryWorker::Open() {
   request.set_label("soak, unary");
   v1::OpenSequenceResponse response;
   grpc::ClientContext context;
+  const auto begun = std::chrono::steady_clock::now();
   const grpc::Status status = stub_->OpenSequence(&context, request, &response);
   if (!status.ok()) {
     tally_.Wrong(absl::StrCat("open: ", Text(status)));
@@ -106,7 +107,7 @@ void UnaryWorker::Open() {
   ++tally_.opened;
   auto life = std::make_unique<Life>();
   life->id = response.sequence_id();
-  life->touched = std::chrono::steady_clock::now();
+  life->touched = begun;
   const Sampled sampled = Below(3) == 0 ? Sampled::kYes : Sampled::kNo;
   for (const client::LayerInfo& layer : setup_->model.layers) life->carries.emplace_back(layer.layer_index, sampled);
   lives_.push_back(std::move(life));
@@ -140,6 +141,7 @@ void UnaryWorker::Forward(Life& life, size_t layer, GiveUp give_up) {
   request.mutable_highway()->set_dtype(v1::DTYPE_F32);
   request.mutable_highway()->set_data(highway.data(), highway.size() * sizeof(float));
   v1::ForwardResponse response;
+  const auto begun = std::chrono::steady_clock::now();
   const grpc::Status status = Call(&v1::Ple::Stub::AsyncForward, request, &response, give_up);
   if (status.ok()) {
     SoakAnswer answer;
@@ -151,7 +153,7 @@ void UnaryWorker::Forward(Life& life, size_t layer, GiveUp give_up) {
     }
     answer.output = response.output().data();
     judge_.Step(carry, answer);
-    life.touched = std::chrono::steady_clock::now();
+    life.touched = begun;
     return;
   }
   if (Expired(life, status)) return;
@@ -192,10 +194,11 @@ void UnaryWorker::Snapshot(Life& life, size_t layer, GiveUp give_up) {
   request.set_epoch(life.epoch);
   request.set_layer_index(carry.layer);
   v1::SnapshotResponse response;
+  const auto begun = std::chrono::steady_clock::now();
   const grpc::Status status = Call(&v1::Ple::Stub::AsyncSnapshot, request, &response, give_up);
   if (status.ok()) {
     judge_.Blob(carry, response.layers(0).position(), response.layers(0).aux());
-    life.touched = std::chrono::steady_clock::now();
+    life.touched = begun;
   } else if (!Expired(life, status)) {
     if (give_up == GiveUp::kAtOnce && status.error_code() == grpc::StatusCode::CANCELLED) {
       ++tally_.cancels;

@@ -13,7 +13,9 @@ namespace pleiad::testing {
 struct ServerProcess {
   // `flags` follow --model, --listen, --metrics-listen and, unless they name them, --table resident and the --device of
   // the tests.
-  ServerProcess(const std::string& model, const std::string& listen, const std::vector<std::string>& flags);
+  // `launcher`: a command that runs the one behind it, if any.
+  ServerProcess(const std::string& model, const std::string& listen, const std::vector<std::string>& flags,
+                const std::vector<std::string>& launcher = {});
 
   // Reads the ready line; false when the server ended without one.
   bool WaitUntilReady();
