@@ -14,6 +14,7 @@
 #include "client/connection.h"
 #include "client/internal/channel_access.h"
 #include "client/internal/convert.h"
+#include "client/internal/deadline.h"
 #include "client/internal/mutex.h"
 #include "client/internal/raw_stream.h"
 #include "client/internal/region_stream.h"
@@ -161,7 +162,7 @@ class GrpcConnection final : public Connection {
 
   void ReleaseLater(SequenceId sequence, uint64_t epoch) override {
     auto* call = new ReleaseCall;
-    call->context.set_deadline(absl::ToChronoTime(absl::Now() + options_.release_timeout));
+    call->context.set_deadline(internal::DeadlineIn(options_.release_timeout));
     access_->AddTo(&call->context);
     internal::MutexLock lock(&mutex_);  // the releaser takes it before it deletes the call
     if (!releaser_.joinable()) releaser_ = std::thread([this] { FinishReleases(); });
@@ -219,8 +220,8 @@ class GrpcConnection final : public Connection {
     request.set_path(path);
     request.set_bytes(bytes);
     auto stream = std::make_unique<internal::RegionStream>(stub_.get(), access_.get());
-    const absl::Time deadline = absl::Now() + std::min(options_.rpc_timeout, absl::Hours(24));
-    if (absl::Status s = stream->Attach(request, absl::ToChronoTime(deadline)); !s.ok()) return s;
+    const gpr_timespec deadline = internal::DeadlineIn(std::min(options_.rpc_timeout, absl::Hours(24)));
+    if (absl::Status s = stream->Attach(request, deadline); !s.ok()) return s;
     return stream;
   }
 
@@ -254,7 +255,7 @@ class GrpcConnection final : public Connection {
   void Prepare(grpc::ClientContext* context) const {
     access_->AddTo(context);
     if (options_.rpc_timeout == absl::InfiniteDuration()) return;
-    context->set_deadline(absl::ToChronoTime(absl::Now() + options_.rpc_timeout));
+    context->set_deadline(internal::DeadlineIn(options_.rpc_timeout));
   }
 
   template <typename Request, typename Response>
@@ -282,7 +283,7 @@ class GrpcConnection final : public Connection {
 
 absl::StatusOr<std::shared_ptr<Connection>> ConnectGrpc(const ClientOptions& options, ModelInfo* model) {
   if (absl::Status s = options.Validate(); !s.ok()) return s;
-  const absl::Time deadline = absl::Now() + options.connect_timeout;
+  const auto begun = std::chrono::steady_clock::now();
   ClientOptions probe_options = options;
   probe_options.rpc_timeout = std::min(options.rpc_timeout, options.connect_timeout);
   absl::StatusOr<std::shared_ptr<ChannelAccess>> access = ChannelAccess::Open(options);
@@ -294,7 +295,8 @@ absl::StatusOr<std::shared_ptr<Connection>> ConnectGrpc(const ClientOptions& opt
       *model = *std::move(info);
       break;
     }
-    if (!absl::IsUnavailable(info.status()) || absl::Now() + pause > deadline) return info.status();
+    const absl::Duration waited = absl::FromChrono(std::chrono::steady_clock::now() - begun);
+    if (!absl::IsUnavailable(info.status()) || waited + pause > options.connect_timeout) return info.status();
     std::this_thread::sleep_for(absl::ToChronoMilliseconds(pause));
   }
   return std::make_shared<GrpcConnection>(options, *access, ReceiveBytes(*model));

@@ -131,10 +131,12 @@ void Cluster::Report(const std::string& what, int times) const {
   };
   const client::ReplicatedCounters sum = Counters();
   std::cout << absl::StrFormat(
-      "%s, %d times: sequences waited p50 %.0f ms, p99 %.0f ms, at most %.0f ms; %d steps, %d moves, %d drain moves, "
-      "%d sequences rebuilt, %d tokens replayed, %d steps resent, %d snapshots\n",
-      what, times, at(0.5), at(0.99), at(1), load_->answered(), sum.moves, sum.drain_moves, sum.rebuilt,
-      sum.replayed_tokens, sum.resent_steps, sum.snapshots);
+                   "%s, %d times: sequences waited p50 %.0f ms, p99 %.0f ms, at most %.0f ms; %d steps, %d moves, %d "
+                   "drain moves, "
+                   "%d sequences rebuilt, %d tokens replayed, %d steps resent, %d snapshots",
+                   what, times, at(0.5), at(0.99), at(1), load_->answered(), sum.moves, sum.drain_moves, sum.rebuilt,
+                   sum.replayed_tokens, sum.resent_steps, sum.snapshots)
+            << std::endl;
 }
 
 }  // namespace pleiad::testing

@@ -103,7 +103,6 @@ StreamWorker::Sent StreamWorker::Send(size_t layer, std::vector<std::pair<Life*,
       part.start = carry.next;
       segment.position = part.start;
       carry.next += part.tokens.size();
-      part.idle_since = std::exchange(life->touched, SteadyClock::now());
     }
     step.segments.push_back(segment);
     handles.push_back(life == nullptr ? nullptr : &life->handle);
@@ -113,6 +112,7 @@ StreamWorker::Sent StreamWorker::Send(size_t layer, std::vector<std::pair<Life*,
   for (const SoakToken& token : all) step.token_ids.push_back(token.id);
   sent.highway = setup_->highways->Of(all);
   step.highway.data = {reinterpret_cast<const std::byte*>(sent.highway.data()), sent.highway.size() * sizeof(float)};
+  sent.at = SteadyClock::now();
   sent.answer = caller_->Submit(std::move(step), handles);
   return sent;
 }
@@ -154,6 +154,7 @@ void StreamWorker::Receive(std::vector<Sent> sent) {
       if (part.life == nullptr) {
         judge_.ThrowAway(setup_->model.layers[step.layer].layer_index, answer);
       } else {
+        part.life->touched = step.at;
         judge_.Step(part.life->carries[step.layer], answer);
       }
     }
@@ -189,7 +190,7 @@ void StreamWorker::ReceiveError(const Sent& sent, const absl::Status& status, bo
     for (const Part& part : sent.parts) {
       if (part.life == nullptr) continue;
       const bool known = std::count(ended_.begin(), ended_.end(), part.life) > 0;
-      if (!known && SteadyClock::now() - part.idle_since < ttl) continue;
+      if (!known && SteadyClock::now() - part.life->touched < ttl) continue;
       explained = true;
       if (known) continue;
       ended_.push_back(part.life);

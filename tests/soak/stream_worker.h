@@ -30,13 +30,12 @@ class StreamWorker {
   struct Life {
     SoakHandle handle;
     std::vector<SoakCarry> carries;   // one a layer
-    SteadyClock::time_point touched;  // when it was stepped last, or opened
+    SteadyClock::time_point touched;  // when the last step that was answered OK was sent, or it was opened
   };
   struct Part {
     Life* life = nullptr;  // null: a throw-away carry
     SoakLine tokens;
     uint64_t start = 0;
-    SteadyClock::time_point idle_since = {};  // the life, when this was sent
   };
   enum class Ending : uint8_t { kAnswer, kDeadline, kCut };
   struct Sent {
@@ -46,6 +45,7 @@ class StreamWorker {
     client::DType dtype = client::DType::kF32;
     Ending ending = Ending::kAnswer;
     std::vector<float> highway;
+    SteadyClock::time_point at;
     SoakCaller::Answer answer;
   };
   struct Saved {
