@@ -5,6 +5,12 @@
 #include "absl/strings/str_cat.h"
 
 namespace pleiad::testing {
+namespace {
+
+// Slow is not wrong: the machine may be busy with something else.
+constexpr absl::Duration kPatience = absl::Minutes(10);
+
+}  // namespace
 
 absl::StatusOr<client::SequenceSnapshot> SoakHandle::Snapshot(uint32_t layer) {
   return std::visit([&](auto& sequence) { return sequence.Snapshot(layer); }, sequence_);
@@ -26,6 +32,7 @@ absl::StatusOr<std::unique_ptr<SoakCaller>> SoakCaller::Connect(SoakClient kind,
     options.addresses = {address};
     options.affinity_key = absl::StrCat("soak-", key);
     options.snapshot_every = 16;
+    options.connect_timeout = options.rpc_timeout = options.stall_timeout = options.give_up_after = kPatience;
     absl::StatusOr<std::unique_ptr<client::ReplicatedClient>> client = client::ReplicatedClient::Connect(options);
     if (!client.ok()) return client.status();
     caller->replicated_ = *std::move(client);
@@ -33,6 +40,7 @@ absl::StatusOr<std::unique_ptr<SoakCaller>> SoakCaller::Connect(SoakClient kind,
   }
   client::ClientOptions options;
   options.address = address;
+  options.connect_timeout = options.rpc_timeout = kPatience;
   absl::StatusOr<client::Client> client = client::Client::Connect(options);
   if (!client.ok()) return client.status();
   caller->client_ = *std::move(client);
