@@ -14,6 +14,7 @@
 #include "client/connection.h"
 #include "client/internal/channel_access.h"
 #include "client/internal/convert.h"
+#include "client/internal/deadline.h"
 #include "client/internal/mutex.h"
 #include "client/internal/raw_stream.h"
 #include "client/internal/region_stream.h"
@@ -172,7 +173,7 @@ class GrpcConnection final : public Connection {
 
   void ReleaseLater(SequenceId sequence, uint64_t epoch) override {
     auto* call = new ReleaseCall;
-    call->context.set_deadline(absl::ToChronoTime(absl::Now() + options_.release_timeout));
+    call->context.set_deadline(internal::DeadlineIn(options_.release_timeout));
     access_->AddTo(&call->context);
     internal::MutexLock lock(&mutex_);  // the releaser takes it before it deletes the call
     if (!releaser_.joinable()) releaser_ = std::thread([this] { FinishReleases(); });
@@ -247,8 +248,8 @@ class GrpcConnection final : public Connection {
  private:
   absl::StatusOr<std::unique_ptr<RegionLease>> Attach(const v1::AttachRegionsRequest& request) {
     auto stream = std::make_unique<internal::RegionStream>(stub_.get(), access_.get());
-    const absl::Time deadline = absl::Now() + std::min(options_.rpc_timeout, absl::Hours(24));
-    if (absl::Status s = stream->Attach(request, absl::ToChronoTime(deadline)); !s.ok()) return s;
+    const gpr_timespec deadline = internal::DeadlineIn(std::min(options_.rpc_timeout, absl::Hours(24)));
+    if (absl::Status s = stream->Attach(request, deadline); !s.ok()) return s;
     return stream;
   }
 
@@ -282,24 +283,27 @@ class GrpcConnection final : public Connection {
   }
 
   // Of a call that is to begin.
-  void Prepare(grpc::ClientContext* context) const { Prepare(context, absl::Now() + options_.rpc_timeout); }
-  void Prepare(grpc::ClientContext* context, absl::Time deadline) const {
+  void Prepare(grpc::ClientContext* context) const { Prepare(context, options_.rpc_timeout); }
+  void Prepare(grpc::ClientContext* context, absl::Duration timeout) const {
     access_->AddTo(context);
-    if (deadline != absl::InfiniteFuture()) context->set_deadline(absl::ToChronoTime(deadline));
+    if (timeout != absl::InfiniteDuration()) context->set_deadline(internal::DeadlineIn(timeout));
   }
 
   template <typename Request, typename Response>
   absl::Status Call(grpc::Status (v1::Ple::Stub::*method)(grpc::ClientContext*, const Request&, Response*),
                     const Request& request, Response* response, Repeat repeat) {
-    const absl::Time deadline = absl::Now() + options_.rpc_timeout;
+    const auto begun = std::chrono::steady_clock::now();
+    absl::Duration left = options_.rpc_timeout;
     absl::Duration pause = kFirstPause;
     for (int tries = repeat == Repeat::kYes ? kMemoryTries : 1;; --tries, pause *= 2) {
       grpc::ClientContext context;
-      Prepare(&context, deadline);
+      Prepare(&context, left);
       const absl::Status status = CallStatus((stub_.get()->*method)(&context, request, response), context);
       if (!EndedForMemory(status)) return status;
-      if (tries == 1 || absl::Now() + pause > deadline) return ShortOfMemory(status);
+      left = options_.rpc_timeout - absl::FromChrono(std::chrono::steady_clock::now() - begun);
+      if (tries == 1 || pause > left) return ShortOfMemory(status);
       std::this_thread::sleep_for(absl::ToChronoMilliseconds(pause));
+      left -= pause;
     }
   }
 
@@ -319,7 +323,7 @@ class GrpcConnection final : public Connection {
 
 absl::StatusOr<std::shared_ptr<Connection>> ConnectGrpc(const ClientOptions& options, ModelInfo* model) {
   if (absl::Status s = options.Validate(); !s.ok()) return s;
-  const absl::Time deadline = absl::Now() + options.connect_timeout;
+  const auto begun = std::chrono::steady_clock::now();
   ClientOptions probe_options = options;
   probe_options.rpc_timeout = std::min(options.rpc_timeout, options.connect_timeout);
   absl::StatusOr<std::shared_ptr<ChannelAccess>> access = ChannelAccess::Open(options);
@@ -331,7 +335,8 @@ absl::StatusOr<std::shared_ptr<Connection>> ConnectGrpc(const ClientOptions& opt
       *model = *std::move(info);
       break;
     }
-    if (!absl::IsUnavailable(info.status()) || absl::Now() + pause > deadline) return info.status();
+    const absl::Duration waited = absl::FromChrono(std::chrono::steady_clock::now() - begun);
+    if (!absl::IsUnavailable(info.status()) || waited + pause > options.connect_timeout) return info.status();
     std::this_thread::sleep_for(absl::ToChronoMilliseconds(pause));
   }
   return std::make_shared<GrpcConnection>(options, *access, ReceiveBytes(*model));

@@ -85,7 +85,7 @@ struct ReplicatedOptions {
 // Since the client was made.
 struct ReplicatedCounters {
   uint64_t moves = 0;            // to another replica, or anew to the same one, after a loss
-  uint64_t drain_moves = 0;      // away from a replica that drains
+  uint64_t drain_moves = 0;      // away from a replica that drains, or cannot read its table
   uint64_t moves_back = 0;       // to a replica that comes before in the order of the key
   uint64_t failed_attempts = 0;  // to move
   uint64_t given_up = 0;         // times that no replica was found
@@ -136,7 +136,8 @@ class ReplicatedSequence {
 // replayed up to the last step that was answered, then the unanswered steps in order. A step's result is given once and
 // is that of one application, in the one line of steps that the sequence has. A replica that has forgotten a sequence
 // gets it the same way. One that drains is left between two steps, and so is one when a better one is back; it then
-// releases what it had.
+// releases what it had. So is one that cannot read its table and is not ready to serve any more; the steps that met the
+// damage fail (DataLoss) and may be sent again.
 //
 // Statuses of a step: as StepStream's, Unavailable only when no replica was found. Regions of shared memory are
 // InvalidArgument: another server cannot read them.

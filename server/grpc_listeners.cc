@@ -192,7 +192,9 @@ absl::Status GrpcListeners::CheckLive(absl::Duration timeout) const {
       if (shut_down_) return absl::UnavailableError("the gRPC server has been shut down");
       check_ = &context;
     }
-    context.set_deadline(std::chrono::system_clock::now() + absl::ToChronoMilliseconds(timeout));
+    // On the monotonic clock: a clock that is set does not end the check.
+    context.set_deadline(gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC),
+                                      gpr_time_from_millis(absl::ToInt64Milliseconds(timeout), GPR_TIMESPAN)));
     grpc::health::v1::HealthCheckRequest request;
     request.set_service("pleiad.live");
     grpc::health::v1::HealthCheckResponse response;

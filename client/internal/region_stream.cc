@@ -4,7 +4,7 @@
 
 namespace pleiad::client::internal {
 
-bool RegionStream::Wait(std::chrono::system_clock::time_point deadline) {
+bool RegionStream::Wait(gpr_timespec deadline) {
   void* tag = nullptr;
   bool ok = false;
   if (queue_.AsyncNext(&tag, &ok, deadline) == grpc::CompletionQueue::GOT_EVENT) return ok;
@@ -14,8 +14,7 @@ bool RegionStream::Wait(std::chrono::system_clock::time_point deadline) {
   return false;
 }
 
-absl::Status RegionStream::Attach(const v1::AttachRegionsRequest& request,
-                                  std::chrono::system_clock::time_point deadline) {
+absl::Status RegionStream::Attach(const v1::AttachRegionsRequest& request, gpr_timespec deadline) {
   access_->AddTo(&context_);
   stream_ = stub_->AsyncAttachRegions(&context_, &queue_, nullptr);
   v1::AttachRegionsResponse response;

@@ -3,7 +3,6 @@
 
 #include <grpcpp/grpcpp.h>
 
-#include <chrono>
 #include <memory>
 #include <string>
 
@@ -22,13 +21,13 @@ class RegionStream final : public RegionLease {
   ~RegionStream() override;
 
   // Once, first. Blocks until the server has answered or the deadline has passed (DeadlineExceeded).
-  absl::Status Attach(const v1::AttachRegionsRequest& request, std::chrono::system_clock::time_point deadline);
+  absl::Status Attach(const v1::AttachRegionsRequest& request, gpr_timespec deadline);
 
   uint64_t id() const override { return id_; }
 
  private:
   // Of the one operation under way: whether it succeeded; false too at the deadline, which ends the stream.
-  bool Wait(std::chrono::system_clock::time_point deadline);
+  bool Wait(gpr_timespec deadline);
 
   v1::Ple::Stub* const stub_;
   ChannelAccess* const access_;

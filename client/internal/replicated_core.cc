@@ -141,6 +141,10 @@ void ReplicatedCore::OnAnswer(PendingList::iterator pending, Site* site, absl::S
       draining_ = true;
       work_.NotifyAll();
     }
+    if (!result.ok() && on() && site == site_.get() && ErrorReason(result.status()) == Reason::kTableUnreadable) {
+      unreadable_ = true;
+      work_.NotifyAll();
+    }
     done = std::move(pending->done);
     pending_.erase(pending);
   }

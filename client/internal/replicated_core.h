@@ -142,6 +142,8 @@ class ReplicatedCore {
   void AwaitWork() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Loses the site when it gives no sign of life.
   void Probe() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // After a row that could not be read: a site that is not ready to serve is left as one that drains.
+  void LeaveUnlessReady() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Until no step is out. False: the site was lost meanwhile, or the client stops.
   bool AwaitHome() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Ends the site's stream; no step is out then.
@@ -192,6 +194,7 @@ class ReplicatedCore {
   bool forgotten_ ABSL_GUARDED_BY(mutex_) = false;
   bool draining_ ABSL_GUARDED_BY(mutex_) = false;
   bool probe_ ABSL_GUARDED_BY(mutex_) = false;
+  bool unreadable_ ABSL_GUARDED_BY(mutex_) = false;                     // a step failed for it at the site
   absl::Time drain_at_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();  // no sooner
   uint64_t drain_tries_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::Time back_at_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteFuture();  // to look for a replica that comes before

@@ -85,6 +85,10 @@ void ReplicatedCore::AwaitWork() {
   while (!stopping_ && !lost_ && !forgotten_) {
     const absl::Time now = Now();
     if (draining_ ? drain_at_ <= now : on() && site_ != nullptr && back_at_ <= now) return;
+    if (std::exchange(unreadable_, false) && site_ != nullptr && !draining_) {
+      LeaveUnlessReady();
+      continue;
+    }
     const bool awaits = site_ != nullptr && out_ > 0;
     if (on() && site_ != nullptr && (probe_ || (awaits && now - heard_ >= options_.stall_timeout))) {
       Probe();
@@ -112,6 +116,14 @@ void ReplicatedCore::Probe() {
   } else {
     heard_ = Now();
   }
+}
+
+void ReplicatedCore::LeaveUnlessReady() {
+  const SitePtr site = site_;
+  mutex_.Unlock();
+  const absl::StatusOr<HealthState> health = site->client->Health("pleiad.v1.Ple");
+  mutex_.Lock();
+  if (site == site_ && health.ok() && *health == HealthState::kNotServing) draining_ = true;
 }
 
 bool ReplicatedCore::AwaitHome() {

@@ -14,7 +14,7 @@
 namespace pleiad::testing {
 namespace {
 
-constexpr uint32_t kSeed = 64;
+constexpr uint32_t kSeed = 64, kMaxResends = 10000;
 
 }  // namespace
 
@@ -23,7 +23,7 @@ bool LongForm() {
   return form != nullptr && std::string(form) == "full";
 }
 
-Cluster::Cluster() {
+Cluster::Cluster(Change change) : change_(std::move(change)) {
   WriteCheckpoint({}, model_.path());
   for (size_t i = 0; i < kServers; ++i) Restart(i);
 }
@@ -36,10 +36,12 @@ Cluster::~Cluster() {
 
 void Cluster::Restart(size_t server) {
   servers_[server] = nullptr;
-  servers_[server] = std::make_unique<ServerProcess>(
-      model_.path(), "unix:" + socket(server),
-      std::vector<std::string>{"--batch-invariant", "--max-tokens", "256", "--max-sequences", "256", "--threads", "1",
-                               "--log-level", "error"});
+  ClusterServer own;
+  own.model = model_.path();
+  own.flags = {"--batch-invariant", "--max-tokens", "256", "--max-sequences", "256", "--threads", "1"};
+  if (change_) change_(server, &own);
+  own.flags.insert(own.flags.end(), {"--log-level", own.log_level});
+  servers_[server] = std::make_unique<ServerProcess>(own.model, "unix:" + socket(server), own.flags, own.launcher);
   ASSERT_TRUE(servers_[server]->WaitUntilReady());
 }
 
@@ -57,7 +59,7 @@ client::ReplicatedOptions Cluster::Options() {
   return options;
 }
 
-void Cluster::StartLoad(const client::ReplicatedOptions& options) {
+void Cluster::StartLoad(const client::ReplicatedOptions& options, std::function<bool(const absl::Status&)> again) {
   for (size_t i = 0; i < kClients; ++i) {
     client::ReplicatedOptions own = options;
     if (own.addresses.empty()) own.addresses = Addresses();
@@ -76,6 +78,7 @@ void Cluster::StartLoad(const client::ReplicatedOptions& options) {
       kSequences, kSeed, clients_[0]->model(), [this](size_t i, client::Step step, client::StepCallback done) {
         clients_[i % kClients]->Submit(std::move(step), {&sequences_[i]}, std::move(done));
       });
+  load_->Resend(std::move(again), kMaxResends);
   load_->Start();
 }
 
@@ -99,11 +102,11 @@ client::ReplicatedCounters Cluster::Counters() const {
   return sum;
 }
 
-void Cluster::ExpectUndisturbed() {
+void Cluster::ExpectUndisturbed(size_t calm_server) {
   const std::vector<DecodingLoad::Outcome> outcomes = load_->Stop();
   EXPECT_TRUE(load_->failure().ok()) << load_->failure();
   EXPECT_EQ(Counters().dropped, 0u);
-  client::Client calm = InProcessServer::ConnectTo("unix:" + socket(0));
+  client::Client calm = InProcessServer::ConnectTo("unix:" + socket(calm_server));
   std::vector<client::Sequence> sequences;
   for (size_t i = 0; i < kSequences; ++i) sequences.push_back(*calm.OpenSequence());
   const auto stream = *calm.OpenStream();
@@ -128,10 +131,12 @@ void Cluster::Report(const std::string& what, int times) const {
   };
   const client::ReplicatedCounters sum = Counters();
   std::cout << absl::StrFormat(
-      "%s, %d times: sequences waited p50 %.0f ms, p99 %.0f ms, at most %.0f ms; %d steps, %d moves, %d drain moves, "
-      "%d sequences rebuilt, %d tokens replayed, %d steps resent, %d snapshots\n",
-      what, times, at(0.5), at(0.99), at(1), load_->answered(), sum.moves, sum.drain_moves, sum.rebuilt,
-      sum.replayed_tokens, sum.resent_steps, sum.snapshots);
+                   "%s, %d times: sequences waited p50 %.0f ms, p99 %.0f ms, at most %.0f ms; %d steps, %d moves, %d "
+                   "drain moves, "
+                   "%d sequences rebuilt, %d tokens replayed, %d steps resent, %d snapshots",
+                   what, times, at(0.5), at(0.99), at(1), load_->answered(), sum.moves, sum.drain_moves, sum.rebuilt,
+                   sum.replayed_tokens, sum.resent_steps, sum.snapshots)
+            << std::endl;
 }
 
 }  // namespace pleiad::testing

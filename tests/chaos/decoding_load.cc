@@ -39,6 +39,7 @@ void DecodingLoad::SendNext(size_t sequence) {
     }
     // A prompt, then tokens one by one; every seventh step is a draft of three, of which the next takes two back.
     const uint64_t k = lane.outcome.steps;
+    lane.before = lane.next;
     const uint32_t count = k == 0 ? 20 : k % 7 == 3 ? 3 : 1;
     if (k % 7 == 4) lane.next -= 2;
     const auto first = static_cast<uint32_t>(5 * k % (kPassage - 20));
@@ -59,8 +60,14 @@ void DecodingLoad::OnAnswer(size_t sequence, const absl::StatusOr<client::StepRe
     MutexLock lock(&mutex_);
     Lane& lane = lanes_[sequence];
     if (!result.ok()) {
-      if (failure_.ok()) failure_ = result.status();
+      if (again_ && again_(result.status()) && lane.resent++ < resend_limit_) {
+        lane.next = lane.before;
+        ++resent_;
+      } else if (failure_.ok()) {
+        failure_ = result.status();
+      }
     } else {
+      lane.resent = 0;
       lane.outcome.hash = Hash(lane.outcome.hash, result->output);
       ++lane.outcome.steps;
       ++answered_;
@@ -117,6 +124,11 @@ std::vector<DecodingLoad::Outcome> DecodingLoad::Repeat(const std::vector<Outcom
 uint64_t DecodingLoad::answered() {
   MutexLock lock(&mutex_);
   return answered_;
+}
+
+uint64_t DecodingLoad::resent() {
+  MutexLock lock(&mutex_);
+  return resent_;
 }
 
 absl::Status DecodingLoad::failure() {

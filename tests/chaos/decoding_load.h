@@ -26,6 +26,12 @@ class DecodingLoad {
 
   DecodingLoad(size_t sequences, uint32_t seed, const client::ModelInfo& model, Send send);
 
+  // Steps that fail with what `again` accepts are sent again, `limit` times at most each. Before Start.
+  void Resend(std::function<bool(const absl::Status&)> again, uint32_t limit) {
+    again_ = std::move(again);
+    resend_limit_ = limit;
+  }
+  uint64_t resent();
   // Every sequence goes on until Stop.
   void Start();
   // Blocks until so many steps more were answered, or one has failed.
@@ -46,7 +52,9 @@ class DecodingLoad {
   struct Lane {
     Passage passage;
     Outcome outcome;
-    uint64_t next = 0;  // where its next step starts
+    uint64_t next = 0;    // where its next step starts
+    uint64_t before = 0;  // the same, before the last one was sent
+    uint32_t resent = 0;  // the last one, so many times
     uint64_t limit = UINT64_MAX;
     bool busy = false;
     uint32_t since_mark = 0;
@@ -58,10 +66,13 @@ class DecodingLoad {
 
   const size_t sequences_;
   const Send send_;
+  std::function<bool(const absl::Status&)> again_;
+  uint32_t resend_limit_ = 0;
   Mutex mutex_;
   CondVar changed_;
   std::vector<Lane> lanes_ ABSL_GUARDED_BY(mutex_);
   uint64_t answered_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint64_t resent_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::Status failure_ ABSL_GUARDED_BY(mutex_);
 };
 

@@ -9,11 +9,17 @@
 
 namespace pleiad::testing {
 
-ServerProcess::ServerProcess(const std::string& model, const std::string& listen, const std::vector<std::string>& flags)
+ServerProcess::ServerProcess(const std::string& model, const std::string& listen, const std::vector<std::string>& flags,
+                             const std::vector<std::string>& launcher)
     : child([&] {
-        std::vector<std::string> command{PLEIAD_SERVER_BINARY, "--model",     model,     "--listen", listen,
-                                         "--metrics-listen",   "127.0.0.1:0", "--table", "resident"};
-        if (std::find(flags.begin(), flags.end(), "--device") == flags.end()) {
+        const auto names = [&flags](const char* flag) {
+          return std::find(flags.begin(), flags.end(), flag) != flags.end();
+        };
+        std::vector<std::string> command = launcher;
+        command.insert(command.end(), {PLEIAD_SERVER_BINARY, "--model", model, "--listen", listen});
+        command.insert(command.end(), {"--metrics-listen", "127.0.0.1:0"});
+        if (!names("--table")) command.insert(command.end(), {"--table", "resident"});
+        if (!names("--device")) {
           command.insert(command.end(), {"--device", ChosenTestDevice() == TestDevice::kCuda ? "cuda" : "cpu"});
         }
         command.insert(command.end(), flags.begin(), flags.end());

@@ -11,8 +11,11 @@ namespace pleiad::testing {
 
 // On `listen` and a metrics port of its own.
 struct ServerProcess {
-  // `flags` follow --model, --listen, --metrics-listen and, unless they name one, the --device of the tests.
-  ServerProcess(const std::string& model, const std::string& listen, const std::vector<std::string>& flags);
+  // `flags` follow --model, --listen, --metrics-listen and, unless they name them, --table resident and the --device of
+  // the tests.
+  // `launcher`: a command that runs the one behind it, if any.
+  ServerProcess(const std::string& model, const std::string& listen, const std::vector<std::string>& flags,
+                const std::vector<std::string>& launcher = {});
 
   // Reads the ready line; false when the server ended without one.
   bool WaitUntilReady();

@@ -1,0 +1,159 @@
+// Clocks that are set by hours and days, of servers and of clients, under 64 decoding sequences: nobody notices.
+#include "absl/time/clock.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <csignal>
+#include <ctime>
+#include <future>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
+#include "tests/chaos/cluster.h"
+#include "tests/chaos/wall_clock.h"
+#include "tests/e2e/in_process_server.h"
+#include "tests/e2e/metrics_page.h"
+
+namespace pleiad::testing {
+namespace {
+
+using SteadyClock = std::chrono::steady_clock;
+
+// What is set is what programs and their waits see, and nothing else.
+TEST(ClockTest, TheWallClockMovesAndTheMonotonicOneStays) {
+  const absl::Time wall = absl::Now();
+  const SteadyClock::time_point steady = SteadyClock::now();
+  // gRPC waits so, until a time of day. It ends when that has come.
+  absl::Notification waits, never;
+  std::future<bool> notified = std::async(std::launch::async, [&] {
+    waits.Notify();
+    return never.WaitForNotificationWithTimeout(absl::Hours(2));
+  });
+  waits.WaitForNotification();
+  ShiftOwnWallClock(absl::Hours(3));
+  EXPECT_FALSE(notified.get());
+  EXPECT_GT(absl::Now() - wall, absl::Hours(3));
+  EXPECT_LT(SteadyClock::now() - steady, std::chrono::hours(1));
+  ShiftOwnWallClock(-absl::Hours(6));
+  EXPECT_LT(absl::Now() - wall, -absl::Hours(2));
+  ShiftOwnWallClock(absl::Hours(3));
+
+  TempDir folder;
+  SharedWallClock clock(folder / "clock");
+  clock.Shift(absl::Hours(24 * 365));
+  std::vector<std::string> command = clock.launcher();
+  command.insert(command.end(), {"/bin/date", "+%s"});
+  EXPECT_GT(std::stoll(RunToEnd(command).output), absl::ToUnixSeconds(wall + absl::Hours(24 * 364)));
+}
+
+TEST(ClockTest, ClocksThatAreSet) {
+  const int rounds = LongForm() ? 20 : 1;
+  TempDir clocks;
+  std::vector<std::unique_ptr<SharedWallClock>> clock;
+  for (size_t i = 0; i < kServers; ++i) {
+    clock.push_back(std::make_unique<SharedWallClock>(clocks / std::to_string(i)));
+  }
+  Cluster cluster([&clock](size_t server, ClusterServer* own) { own->launcher = clock[server]->launcher(); });
+  ASSERT_NO_FATAL_FAILURE(cluster.StartLoad(Cluster::Options()));
+  const auto set = [&](const std::string& what, const std::function<void()>& shift) {
+    cluster.load().AwaitSteps(500);
+    const SteadyClock::time_point now = SteadyClock::now();
+    shift();
+    cluster.Record(cluster.load().AwaitEverySequence(now));
+    ASSERT_TRUE(cluster.load().failure().ok()) << what << ": " << cluster.load().failure();
+  };
+  for (int round = 0; round < rounds; ++round) {
+    // All together nothing.
+    for (const absl::Duration by :
+         {absl::Seconds(2), -absl::Seconds(2), absl::Hours(1), -absl::Hours(2), absl::Hours(1), absl::Hours(24 * 400),
+          -absl::Hours(24 * 800), absl::Hours(24 * 400)}) {
+      const size_t victim = cluster.client(static_cast<size_t>(round) % kClients).replica();
+      ASSERT_NO_FATAL_FAILURE(
+          set(absl::StrCat("server's clock by ", absl::FormatDuration(by)), [&] { clock[victim]->Shift(by); }));
+      ASSERT_NO_FATAL_FAILURE(
+          set(absl::StrCat("clients' clock by ", absl::FormatDuration(by)), [&] { ShiftOwnWallClock(by); }));
+    }
+  }
+  const client::ReplicatedCounters after = cluster.Counters();
+  EXPECT_EQ(after.moves + after.mended + after.resent_steps + after.failed_attempts, 0u) << "somebody noticed";
+  // A server that dies after clocks were set back is left as any other.
+  clock[cluster.client(0).replica()]->Shift(-absl::Hours(1));
+  ShiftOwnWallClock(-absl::Hours(1));
+  const size_t victim = cluster.client(0).replica();
+  ASSERT_NO_FATAL_FAILURE(set("kill", [&] {
+    cluster.server(victim).child.Signal(SIGKILL);
+    cluster.server(victim).child.Wait();
+  }));
+  EXPECT_GT(cluster.Counters().moves, 0u);
+  ASSERT_NO_FATAL_FAILURE(cluster.Restart(victim));
+  ShiftOwnWallClock(absl::Hours(1));
+  cluster.Report("clocks set", rounds * 16);
+  cluster.ExpectUndisturbed();
+}
+
+TEST(ClockTest, WhatTakesTimeTakesItsTime) {
+  TempDir model, clocks;
+  WriteCheckpoint({}, model.path());
+  SharedWallClock clock(clocks / "clock");
+  const auto start = [&](const std::string& ttl) {
+    auto server = std::make_unique<ServerProcess>(
+        model.path(), "unix:" + (model / "s"),
+        std::vector<std::string>{"--sequence-ttl", ttl, "--drain-timeout", "1s", "--threads", "1"}, clock.launcher());
+    EXPECT_TRUE(server->WaitUntilReady());
+    return server;
+  };
+  const auto open = [](const ServerProcess& server) {
+    return MetricValue(ScrapeMetrics(server.metrics_port), "pleiad_sequences");
+  };
+  // Set ahead by more than its time: what is idle does not expire; and a drain is not over at once.
+  auto server = start("10m");
+  client::Client client = InProcessServer::ConnectTo(server->address);
+  absl::StatusOr<client::Sequence> sequence = client.OpenSequence();
+  ASSERT_TRUE(sequence.ok()) << sequence.status();
+  clock.Shift(absl::Hours(1));
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(client.OpenSequence().ok());
+  EXPECT_TRUE(sequence->Get().ok());
+  EXPECT_GE(open(*server), 1);
+  // Set back: a drain with an open sequence ends with its second.
+  clock.Shift(-absl::Hours(2));
+  server->child.Signal(SIGTERM);
+  EXPECT_EQ(server->child.Wait(), 0);
+  EXPECT_NE(server->child.DrainError().find("the drain timeout has passed"), std::string::npos);
+  // Set back: what is idle expires.
+  server = start("1s");
+  const auto stub = v1::Ple::NewStub(InProcessServer::ChannelTo(server->address));
+  grpc::ClientContext context;
+  v1::OpenSequenceResponse response;
+  ASSERT_TRUE(stub->OpenSequence(&context, {}, &response).ok());
+  clock.Shift(-absl::Hours(1));
+  EXPECT_TRUE(AwaitMetrics(server->metrics_port, [](const std::string& page) {
+    return MetricValue(page, "pleiad_sequences_closed_total{reason=\"expired\"}") == 1;
+  }));
+}
+
+// A client that waits for a server to come gives up by its own patience.
+TEST(ClockTest, AClientGoesOnConnectingWhenItsClockIsSetAhead) {
+  TempDir model;
+  WriteCheckpoint({}, model.path());
+  const std::string address = "unix:" + (model / "s");
+  std::future<absl::Status> connected = std::async(std::launch::async, [&] {
+    client::ClientOptions options;
+    options.address = address;
+    options.connect_timeout = absl::Minutes(10);
+    return client::Client::Connect(options).status();
+  });
+  ShiftOwnWallClock(absl::Hours(1));
+  ServerProcess server(model.path(), address, {"--threads", "1", "--log-level", "error"});
+  ASSERT_TRUE(server.WaitUntilReady());
+  EXPECT_EQ(connected.get(), absl::OkStatus());
+  ShiftOwnWallClock(-absl::Hours(1));
+}
+
+}  // namespace
+}  // namespace pleiad::testing
