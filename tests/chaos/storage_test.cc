@@ -108,7 +108,7 @@ TEST(StorageTest, ADamagedShard) {
   TempDir copies;
   Cluster cluster([&copies](size_t server, ClusterServer* own) {
     const std::string copy = copies / std::to_string(server);
-    if (!std::filesystem::exists(copy)) std::filesystem::copy(own->model, copy);
+    if (!std::filesystem::exists(copy)) std::filesystem::copy(own->model, copy, std::filesystem::copy_options::recursive);
     own->model = copy;
     own->log_level = "warning";
     own->flags.insert(own->flags.end(), {"--table", "cached", "--cache-bytes", "0"});

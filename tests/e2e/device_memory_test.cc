@@ -257,7 +257,7 @@ TEST_F(DeviceMemoryTest, AttachingNamesTheFieldThatIsWrong) {
       {[](auto& h) { h.memory.pop_back(); }, "memory_handle 63 bytes: must have 64"},
       {[](auto& h) { h.memory = FakeHandle("x"); }, "memory_handle: no such memory"},
       {[](auto& h) { h.ready_event.clear(); }, "ready_event 0 bytes"},
-      {[](auto& h) { h.done_event = std::string(100000, 'x'); }, "done_event 100000 bytes"},
+      {[](auto& h) { h.done_event = std::string(60000, 'x'); }, "done_event 60000 bytes"},
       {[](auto& h) { h.gpu_uuid = "GPU-9"; }, "gpu_uuid GPU-9: must be the server's GPU, GPU-00000000-1111"},
       {[](auto& h) { h.bytes = 0; }, "bytes 0: must be positive"},
       {[](auto& h) { h.bytes = kBytes + 1; }, "must lie in the allocation, which has 65536 bytes"},

@@ -35,10 +35,6 @@ ModelConfig FakeConfig() {
   return config;
 }
 
-ModelSummary FakeSummary() {
-  return {.config = FakeConfig(), .layers = {{.index = LayerIndex(1), .rows = 256, .row_dtype = "BF16"}}};
-}
-
 FakeEngine::FakeEngine(Mode mode) : mode_(mode) {
   model_.config = FakeConfig();
   model_.model_id = "fake-model";

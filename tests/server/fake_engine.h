@@ -18,7 +18,9 @@ namespace pleiad {
 
 // Channels 8 (hc 2, hidden 4), one PLE layer 1.
 ModelConfig FakeConfig();
-ModelSummary FakeSummary();
+inline ModelSummary FakeSummary() {
+  return {.config = FakeConfig(), .layers = {{.index = LayerIndex(1), .rows = 256, .row_dtype = "BF16"}}};
+}
 
 class FakeEngine final : public Engine {
  public:
