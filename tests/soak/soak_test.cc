@@ -135,7 +135,7 @@ TEST_F(SoakTest, NoOutputIsWrongAndNothingStays) {
               << " of them to warm up" << std::endl;
   } else if (seconds) {
     EXPECT_LE(last.resident_bytes, first.resident_bytes + kMaxGrowthBytes);
-    EXPECT_LE(last.proportional_bytes, first.proportional_bytes + kMaxGrowthBytes);
+    EXPECT_LE(last.anonymous_bytes, first.anonymous_bytes + kMaxGrowthBytes);
   }
 }
 
