@@ -103,8 +103,7 @@ TEST(ClockTest, ClocksThatAreSet) {
   ShiftOwnWallClock(-absl::Hours(1));
   const double behind = kill();
   ShiftOwnWallClock(absl::Hours(2));
-  const double ahead = kill();
-  ShiftOwnWallClock(-absl::Hours(1));
+  const double ahead = kill();  // and so it stays: gRPC's timers of the time ahead would wait for it again
   std::cout << absl::StrFormat("sequences of a killed server waited %.2f s; with clocks set back %.2f s, ahead %.2f s",
                                before, behind, ahead)
             << std::endl;
@@ -167,7 +166,6 @@ TEST(ClockTest, AClientGoesOnConnectingWhenItsClockIsSetAhead) {
   ServerProcess server(model.path(), address, {"--threads", "1", "--log-level", "error"});
   ASSERT_TRUE(server.WaitUntilReady());
   EXPECT_EQ(connected.get(), absl::OkStatus());
-  ShiftOwnWallClock(-absl::Hours(1));
 }
 
 }  // namespace

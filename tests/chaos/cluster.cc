@@ -14,7 +14,7 @@
 namespace pleiad::testing {
 namespace {
 
-constexpr uint32_t kSeed = 64, kMaxResends = 10000;
+constexpr uint32_t kSeed = 64, kMaxResends = 2000;
 
 }  // namespace
 

@@ -108,11 +108,10 @@ TEST(StorageTest, ADamagedShard) {
   TempDir copies;
   Cluster cluster([&copies](size_t server, ClusterServer* own) {
     const std::string copy = copies / std::to_string(server);
-    std::filesystem::create_directory(copy);
-    for (const auto& entry : std::filesystem::directory_iterator(own->model)) {
-      // Not the sockets of servers that are there.
-      if (entry.is_regular_file()) {
-        std::filesystem::copy(entry.path(), copy, std::filesystem::copy_options::skip_existing);
+    if (std::filesystem::create_directory(copy)) {
+      for (const auto& file : std::filesystem::directory_iterator(own->model)) {
+        // The folder has the servers' sockets too.
+        if (file.is_regular_file()) std::filesystem::copy(file.path(), copy);
       }
     }
     own->model = copy;

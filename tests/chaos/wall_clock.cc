@@ -87,6 +87,9 @@ extern "C" long syscall(long number, ...) noexcept {
   long a[6];
   for (long& argument : a) argument = va_arg(list, long);
   va_end(list);
+  if (number == SYS_clock_gettime) {
+    return clock_gettime(static_cast<clockid_t>(a[0]), reinterpret_cast<timespec*>(a[1]));
+  }
   constexpr long kUntilTimeOfDay = FUTEX_WAIT_BITSET | FUTEX_CLOCK_REALTIME;
   if (number != SYS_futex || (a[1] & ~long{FUTEX_PRIVATE_FLAG}) != kUntilTimeOfDay || a[3] == 0) {
     return real(number, a[0], a[1], a[2], a[3], a[4], a[5]);

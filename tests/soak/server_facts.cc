@@ -45,11 +45,11 @@ uint64_t Entries(const std::string& folder) {
   return count;
 }
 
-uint64_t ProportionalBytes(pid_t process) {
+uint64_t AnonymousBytes(pid_t process) {
   std::ifstream rollup(absl::StrCat("/proc/", process, "/smaps_rollup"));
   for (std::string word; rollup >> word;) {
     uint64_t kib = 0;
-    if (word == "Pss:" && rollup >> kib) return kib * 1024;
+    if (word == "Anonymous:" && rollup >> kib) return kib * 1024;
   }
   return 0;
 }
@@ -57,8 +57,8 @@ uint64_t ProportionalBytes(pid_t process) {
 }  // namespace
 
 std::ostream& operator<<(std::ostream& out, const ServerFacts& facts) {
-  return out << absl::StrFormat("resident %d KiB, PSS %d KiB, descriptors %d, sockets %d, threads %d",
-                                facts.resident_bytes / 1024, facts.proportional_bytes / 1024, facts.descriptors,
+  return out << absl::StrFormat("resident %d KiB, anonymous %d KiB, descriptors %d, sockets %d, threads %d",
+                                facts.resident_bytes / 1024, facts.anonymous_bytes / 1024, facts.descriptors,
                                 facts.sockets, facts.threads);
 }
 
@@ -71,7 +71,7 @@ ServerFacts FactsOf(const ServerProcess& server) {
   facts.sockets = Sockets(proc + "/fd");
   facts.threads = Entries(proc + "/task");
   facts.resident_bytes = ResidentBytes(server.child.pid());
-  facts.proportional_bytes = ProportionalBytes(server.child.pid());
+  facts.anonymous_bytes = AnonymousBytes(server.child.pid());
   return facts;
 }
 

@@ -15,7 +15,7 @@ namespace pleiad::testing {
 
 struct ServerFacts {
   uint64_t resident_bytes = 0;
-  uint64_t proportional_bytes = 0;  // PSS
+  uint64_t anonymous_bytes = 0;  // of the resident ones
   uint64_t descriptors = 0;
   uint64_t sockets = 0;  // of the descriptors
   uint64_t threads = 0;

@@ -44,6 +44,8 @@ constexpr int kRounds = 12, kWarmRounds = 3;  // of the long form: a quarter is 
 // Each round ends when what was abandoned has expired.
 int TtlSeconds() { return SoakSeconds() ? 5 : 1; }
 
+constexpr uint64_t kWarmSteps = 50000, kJudgedSteps = 200000;
+
 class SoakTest : public ::testing::Test {
  protected:
   SoakTest() {
@@ -99,11 +101,16 @@ TEST_F(SoakTest, NoOutputIsWrongAndNothingStays) {
   Tally tally;
   ServerFacts first, last;
   size_t said = 0;
+  uint64_t warm_steps = 0;
   for (int round = 0; round < rounds; ++round) {
     const auto until = SteadyClock::now() + std::chrono::milliseconds(seconds.value_or(0) * 1000 / rounds);
     tally += Round([&](uint64_t operations) { return seconds ? SteadyClock::now() < until : operations < 150; });
     last = AwaitQuiet(*server_, round == 0 ? BeforeFirstCall(start_) : first);
-    if (round + 1 <= warm_rounds) first = last;
+    // Warm is as much as 50,000 cycles are, on a machine that is busy with something else too.
+    if (round + 1 <= warm_rounds || (seconds && warm_steps < kWarmSteps)) {
+      first = last;
+      warm_steps = tally.steps;
+    }
     std::cout << "round " << round + 1 << " of " << rounds << ": " << tally.steps << " steps, wrong " << tally.wrong
               << "; " << last << std::endl;
     for (size_t i = said; i < tally.examples.size(); ++i) std::cout << "wrong: " << tally.examples[i] << std::endl;
@@ -123,9 +130,12 @@ TEST_F(SoakTest, NoOutputIsWrongAndNothingStays) {
   EXPECT_EQ(MetricValue(page, "pleiad_sequences_opened_total"),
             MetricValue(page, "pleiad_sequences_closed_total{reason=\"released\"}") +
                 MetricValue(page, "pleiad_sequences_closed_total{reason=\"expired\"}"));
-  if (seconds && !kSanitized) {
+  if (seconds && (warm_steps < kWarmSteps || tally.steps < kJudgedSteps)) {
+    ADD_FAILURE() << "memory cannot be judged: that takes " << kJudgedSteps << " steps, " << kWarmSteps
+                  << " of them to warm up";
+  } else if (seconds) {
     EXPECT_LE(last.resident_bytes, first.resident_bytes + kMaxGrowthBytes);
-    EXPECT_LE(last.proportional_bytes, first.proportional_bytes + kMaxGrowthBytes);
+    EXPECT_LE(last.anonymous_bytes, first.anonymous_bytes + kMaxGrowthBytes);
   }
 }
 
