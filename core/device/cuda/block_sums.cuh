@@ -29,7 +29,30 @@ __device__ inline bool WarpSums(float4 part, float4* to) {
   return writes;
 }
 
-// After a barrier: the sums of all `warps` <= 32, in every thread. Lane 4i + j adds sum j of warps i, i + 8, ...
+// After a barrier: the sums of all `warps` <= 16, in the lanes below kReaders, which alone read: lane i begins with
+// warps i and i + kReaders.
+inline constexpr uint32_t kReaders = 8;
+__device__ inline float4 SumsOfWarpsBelow(const float4* from, uint32_t warps) {
+  const uint32_t lane = threadIdx.x % 32;
+  float4 sum{0, 0, 0, 0};
+  if (lane < kReaders) {
+    if (lane < warps) sum = from[lane];
+    if (lane + kReaders < warps) {
+      const float4 more = from[lane + kReaders];
+      sum = {sum.x + more.x, sum.y + more.y, sum.z + more.z, sum.w + more.w};
+    }
+  }
+#pragma unroll
+  for (uint32_t distance = 1; distance < kReaders; distance *= 2) {
+    sum.x += __shfl_xor_sync(0xFFFFFFFFu, sum.x, distance);
+    sum.y += __shfl_xor_sync(0xFFFFFFFFu, sum.y, distance);
+    sum.z += __shfl_xor_sync(0xFFFFFFFFu, sum.z, distance);
+    sum.w += __shfl_xor_sync(0xFFFFFFFFu, sum.w, distance);
+  }
+  return sum;
+}
+
+// The same of `warps` <= 32, in every thread, to the bit. Lane 4i + j adds sum j of warps i, i + 8, ...
 __device__ inline float4 SumsOfWarps(const float4* from, uint32_t warps) {
   const uint32_t lane = threadIdx.x % 32;
   float sum = 0;

@@ -215,13 +215,13 @@ __device__ __forceinline__ void WorkOn(const GateConvArgs& args, const PlanHeade
     if (i == finished && i < unknown) {
       finished += warps;
       AwaitPhase(&shared.sums_ready[i % kHanded], i / kHanded & 1);
-      const Gate ended = GateOf(SumsOfWarps(shared.sums[i % kHanded], warps), args);
+      const Gate ended = GateOf(SumsOfWarpsBelow(shared.sums[i % kHanded], warps), args);
       if (lane == 0) {
         shared.gates[i % kHanded] = ended;
         if (i < ahead) shared.known[i] = ended;
       }
-      // Every lane has read sums that its arrival lets others overwrite.
-      Arrive(&shared.gate_ready[i % kHanded]);
+      // Each has read sums that its arrival lets others overwrite.
+      if (lane < kReaders) Arrive(&shared.gate_ready[i % kHanded]);
       if (lane == 0) {
         if (followed && (i < ahead || (i == ahead && item.count <= kPast))) {
           Publish(gates + uint64_t{local_of(i)} * args.streams, ended.gr, header.stamp);
@@ -240,7 +240,7 @@ __global__ void __launch_bounds__(kMaxThreads, 2) GateConvFast(const GateConvArg
   if (blockIdx.x / args.streams >= header.num_items) return;
   if (threadIdx.x == 0) {
     for (uint64_t& barrier : shared.sums_ready) InitBarrier(&barrier, args.hidden / (2 * kHalf) * kSumsOfWarp);
-    for (uint64_t& barrier : shared.gate_ready) InitBarrier(&barrier, 32);
+    for (uint64_t& barrier : shared.gate_ready) InitBarrier(&barrier, kReaders);
   }
   __syncthreads();
   if ((item.flags & (kInputBf16 | kOutputBf16 | kAddHighway)) == kAddHighway && item.input != 0) {
