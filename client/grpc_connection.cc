@@ -46,8 +46,8 @@ bool EndedForMemory(const absl::Status& status) {
   return absl::IsResourceExhausted(status) && absl::StartsWith(status.message(), "Received RST_STREAM");
 }
 
-absl::Status ShortOfMemory(const absl::Status& status) {
-  return absl::UnavailableError(absl::StrCat("the server is short of memory for messages: ", status.message()));
+std::string ShortOfMemory(const absl::Status& status) {
+  return absl::StrCat("the server is short of memory for messages: ", status.message());
 }
 
 // Whether a call may be made again that the server may have carried out.
@@ -93,7 +93,7 @@ class GrpcStepConnection final : public StepConnection {
     const grpc::Status status = stream_.Finish();
     if (malformed_) return absl::InternalError("a message that is no ForwardResponse");
     absl::Status ended = CallStatus(status, stream_.context());
-    return EndedForMemory(ended) ? ShortOfMemory(ended) : ended;
+    return EndedForMemory(ended) ? absl::UnavailableError(ShortOfMemory(ended)) : ended;
   }
 
  private:
@@ -301,7 +301,8 @@ class GrpcConnection final : public Connection {
       const absl::Status status = CallStatus((stub_.get()->*method)(&context, request, response), context);
       if (!EndedForMemory(status)) return status;
       left = options_.rpc_timeout - absl::FromChrono(std::chrono::steady_clock::now() - begun);
-      if (tries == 1 || pause > left) return ShortOfMemory(status);
+      // The server is well and may have carried it out: no reason to leave it.
+      if (tries == 1 || pause > left) return absl::ResourceExhaustedError(ShortOfMemory(status));
       std::this_thread::sleep_for(absl::ToChronoMilliseconds(pause));
       left -= pause;
     }

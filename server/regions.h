@@ -106,10 +106,10 @@ class RegionTable {
     std::string client;
   };
 
-  // The region of a request that names a file, or why there is none.
-  // As OpenFile, of one that names device memory.
+  // The region of a request that names device memory, or why there is none.
   static std::shared_ptr<const Region> OpenMemory(const v1::AttachRegionsRequest& request, Engine* engine,
                                                   Outcome* why);
+  // The same of one that names a file.
   std::shared_ptr<const Region> OpenFile(const v1::AttachRegionsRequest& request, Outcome* why) const;
   // Of one more region; null: of its count alone, before it is opened.
   std::optional<Outcome> CheckRoom(const Region* region, const void* owner, const std::string& client) const

@@ -36,6 +36,8 @@ class StepRegions {
                                const ServiceLimits& limits, OutputPool* memory, StepRequest* step);
 
   bool has_output() const { return output_.region != nullptr; }
+  // What the device writes is not in the region yet.
+  bool copies_output() const { return has_output() && !IsMemory(output_); }
   // Where the device writes the output, `bytes` long; with has_output.
   std::byte* AllocateOutput(OutputPool* memory, uint64_t bytes);
   // Writes the output to its region; with has_output, after the device. An outcome: the step was applied, and its

@@ -39,13 +39,13 @@ std::optional<size_t> ReplicaSet::Next(absl::Time now, std::optional<size_t> exc
   return std::nullopt;
 }
 
-std::optional<size_t> ReplicaSet::Before(size_t replica, absl::Time now) const {
-  const std::optional<size_t> next = Next(now);
+std::vector<size_t> ReplicaSet::Before(size_t replica, absl::Time now) const {
+  std::vector<size_t> before;
   for (const size_t at : order_) {
-    if (at == replica) return std::nullopt;
-    if (at == next) return next;
+    if (at == replica) break;
+    if (states_[at].not_before <= now) before.push_back(at);
   }
-  return std::nullopt;
+  return before;
 }
 
 absl::Time ReplicaSet::NextAt(std::optional<size_t> except) const {

@@ -31,8 +31,8 @@ class ReplicaSet {
 
   // The best replica that may be tried now, `except` left out.
   std::optional<size_t> Next(absl::Time now, std::optional<size_t> except = std::nullopt) const;
-  // The best one that may be tried now and comes before `replica` in the order.
-  std::optional<size_t> Before(size_t replica, absl::Time now) const;
+  // Those that may be tried now and come before `replica` in the order, the best one first.
+  std::vector<size_t> Before(size_t replica, absl::Time now) const;
   // When one may be tried, `except` left out; InfiniteFuture without another.
   absl::Time NextAt(std::optional<size_t> except = std::nullopt) const;
   // It is left alone for a time that doubles with every failure in a row, from half of it to all of it at random.

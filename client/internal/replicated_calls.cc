@@ -115,6 +115,7 @@ absl::StatusOr<ReplicatedCore::RecordPtr> ReplicatedCore::Open(const OpenOptions
       Discard(std::make_shared<Sequence>(*std::move(opened)));
     } else if (ErrorReason(status) == Reason::kDraining && site == site_) {
       draining_ = true;
+      leaves_unreadable_ = false;
       drain_at_ = absl::InfinitePast();
       work_.NotifyAll();
       const uint64_t tries = drain_tries_;

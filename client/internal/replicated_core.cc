@@ -137,8 +137,10 @@ void ReplicatedCore::OnAnswer(PendingList::iterator pending, Site* site, absl::S
       result = std::move(status);
     }
     Settle(&*pending, result);
-    if (result.ok() && result->draining && on() && !draining_ && heard_ >= drain_at_ && site == site_.get()) {
+    const bool moves_already = draining_ && !leaves_unreadable_;
+    if (result.ok() && result->draining && on() && !moves_already && heard_ >= drain_at_ && site == site_.get()) {
       draining_ = true;
+      leaves_unreadable_ = false;
       work_.NotifyAll();
     }
     if (!result.ok() && on() && site == site_.get() && ErrorReason(result.status()) == Reason::kTableUnreadable) {

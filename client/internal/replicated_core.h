@@ -193,6 +193,7 @@ class ReplicatedCore {
   bool lost_ ABSL_GUARDED_BY(mutex_) = false;
   bool forgotten_ ABSL_GUARDED_BY(mutex_) = false;
   bool draining_ ABSL_GUARDED_BY(mutex_) = false;
+  bool leaves_unreadable_ ABSL_GUARDED_BY(mutex_) = false;  // draining_ is for its table alone
   bool probe_ ABSL_GUARDED_BY(mutex_) = false;
   bool unreadable_ ABSL_GUARDED_BY(mutex_) = false;                     // a step failed for it at the site
   absl::Time drain_at_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();  // no sooner

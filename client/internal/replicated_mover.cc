@@ -123,7 +123,8 @@ void ReplicatedCore::LeaveUnlessReady() {
   mutex_.Unlock();
   const absl::StatusOr<HealthState> health = site->client->Health("pleiad.v1.Ple");
   mutex_.Lock();
-  if (site == site_ && health.ok() && *health == HealthState::kNotServing) draining_ = true;
+  if (site != site_ || draining_ || !health.ok() || *health != HealthState::kNotServing) return;
+  draining_ = leaves_unreadable_ = true;
 }
 
 bool ReplicatedCore::AwaitHome() {
@@ -153,7 +154,7 @@ void ReplicatedCore::MoveAfterLoss() {
     Discard(std::exchange(clients_[old->replica], nullptr));
     Discard(old);
   }
-  lost_ = forgotten_ = draining_ = false;
+  lost_ = forgotten_ = draining_ = leaves_unreadable_ = false;
   drain_at_ = absl::InfinitePast();
   absl::Status status = absl::UnavailableError("no replica may be tried: the retry budget is spent");
   while (!stopping_) {
@@ -198,9 +199,20 @@ void ReplicatedCore::MoveAfterLoss() {
 
 void ReplicatedCore::MoveFromDraining() {
   const SitePtr old = site_;
+  ++drain_tries_;
+  if (leaves_unreadable_) {
+    // A drain is for good; a table may be readable again.
+    mutex_.Unlock();
+    const absl::StatusOr<HealthState> health = old->client->Health("pleiad.v1.Ple");
+    mutex_.Lock();
+    if (old != site_ || lost_ || stopping_) return;
+    if (leaves_unreadable_ && health.ok() && *health == HealthState::kServing) {
+      draining_ = leaves_unreadable_ = false;
+      return;
+    }
+  }
   const absl::Time now = Now();
   const std::optional<size_t> next = replicas_.Next(now, old->replica);
-  ++drain_tries_;
   if (!next.has_value() || !budget_.Take(now)) {
     drain_at_ = std::clamp(replicas_.NextAt(old->replica), now + options_.initial_backoff, now + options_.max_backoff);
     return;
@@ -209,10 +221,13 @@ void ReplicatedCore::MoveFromDraining() {
 }
 
 void ReplicatedCore::MoveBack() {
-  const absl::Time now = Now();
-  back_at_ = now + options_.move_back_interval;
-  const std::optional<size_t> next = replicas_.Before(site_->replica, now);
-  if (next.has_value() && budget_.Take(now)) MoveTo(*next, &ReplicatedCounters::moves_back);
+  const SitePtr site = site_;
+  back_at_ = Now() + options_.move_back_interval;
+  // Each is tried: names that are not there may come before one that is back.
+  for (const size_t replica : replicas_.Before(site->replica, Now())) {
+    if (site != site_ || lost_ || forgotten_ || draining_ || stopping_ || !budget_.Take(Now())) return;
+    MoveTo(replica, &ReplicatedCounters::moves_back);
+  }
 }
 
 void ReplicatedCore::MoveTo(size_t replica, uint64_t ReplicatedCounters::*moves) {
@@ -230,7 +245,7 @@ void ReplicatedCore::MoveTo(size_t replica, uint64_t ReplicatedCounters::*moves)
       if (status.ok()) {
         ++(counters_.*moves);
         if (draining_) replicas_.Failed(old->replica, Now());
-        lost_ = draining_ = false;
+        lost_ = draining_ = leaves_unreadable_ = false;
         UseSite(*std::move(site));
         Discard(old);
         SendWaiting();

@@ -1,6 +1,7 @@
 // The stage as a service without a wire: sequences, their queues and carries, batching, one device.
 //
-// All calls are thread-safe and do not block on I/O or on the device. Callbacks run exactly once, on a thread of the
+// All calls are thread-safe and wait neither for I/O nor for the device, but for what they say themselves and for
+// StepOutput::deliver of small outputs. Callbacks run exactly once, on a thread of the
 // engine or inside the call, never while a lock of the engine is held; they must not block. What a request points to
 // (tensors) stays valid until its callback has been called.
 #pragma once

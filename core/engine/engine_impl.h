@@ -227,6 +227,7 @@ class EngineImpl : public Engine {
   absl::Time timer_wakes_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();  // by itself
   // In kResolving with their rows found, or ended meanwhile; asked by the thread that waits for clients.
   std::vector<std::shared_ptr<StepOp>> awaiting_ ABSL_GUARDED_BY(mutex_);
+  bool asks_at_once_ ABSL_GUARDED_BY(mutex_) = false;    // one came since they were asked
   std::deque<OpPtr> carry_ops_ ABSL_GUARDED_BY(mutex_);  // snapshots and restores for the device thread
   std::deque<InFlight> in_flight_ ABSL_GUARDED_BY(mutex_);
   std::deque<std::shared_ptr<StepOp>> deliveries_ ABSL_GUARDED_BY(mutex_);  // done on the device

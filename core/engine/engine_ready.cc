@@ -1,5 +1,6 @@
 // Steps whose tensors lie in memory of a client: they wait here until it is ready, so that nothing on the device waits
 // for a client.
+#include <algorithm>
 #include <utility>
 
 #include "core/engine/engine_impl.h"
@@ -7,8 +8,9 @@
 namespace pleiad {
 namespace {
 
-// Between two questions; a client is mostly ready when its step comes.
-constexpr absl::Duration kAskEvery = absl::Microseconds(20);
+// Between two questions, doubling while nobody becomes ready; a client is mostly ready when its step comes.
+constexpr absl::Duration kAskSoon = absl::Microseconds(20);
+constexpr absl::Duration kAskLate = absl::Milliseconds(1);
 
 }  // namespace
 
@@ -29,6 +31,7 @@ void EngineImpl::AwaitReady(const std::shared_ptr<StepOp>& op) {
     WakeTimerBy(op->timer->first);
   }
   awaiting_.push_back(op);
+  asks_at_once_ = true;
   ready_cv_.NotifyOne();
 }
 
@@ -57,18 +60,26 @@ void EngineImpl::AnsweredReady(Section& section, const std::shared_ptr<StepOp>& 
 void EngineImpl::ReadyLoop() {
   const bool enqueues = device_->info().run_cost == RunCost::kEnqueueing;
   absl::Time next_question = absl::InfinitePast();
+  absl::Duration pause = kAskSoon;
   while (true) {
     std::vector<std::shared_ptr<StepOp>> asked;
     {
       MutexLock lock(&mutex_);
       while (!exit_threads_ && awaiting_.empty()) ready_cv_.Wait(&mutex_);
-      while (!exit_threads_ && clock_->Now() < next_question) clock_->WaitUntil(&ready_cv_, &mutex_, next_question);
+      while (!exit_threads_ && !asks_at_once_ && clock_->Now() < next_question) {
+        clock_->WaitUntil(&ready_cv_, &mutex_, next_question);
+      }
       if (exit_threads_) return;
+      if (std::exchange(asks_at_once_, false)) pause = kAskSoon;
       asked.swap(awaiting_);
     }
     std::vector<absl::StatusOr<bool>> answers;
     for (const std::shared_ptr<StepOp>& op : asked) answers.push_back(AskReady(*op));
-    next_question = clock_->Now() + kAskEvery;
+    for (const absl::StatusOr<bool>& ready : answers) {
+      if (!ready.ok() || *ready) pause = kAskSoon;
+    }
+    next_question = clock_->Now() + pause;
+    pause = std::min(2 * pause, kAskLate);
     {
       Section section(this);
       for (size_t i = 0; i < asked.size(); ++i) AnsweredReady(section, asked[i], answers[i]);

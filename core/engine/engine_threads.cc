@@ -79,16 +79,27 @@ void EngineImpl::Complete(InFlight work) {
   if (work.status.ok() && work.ticket != Ticket(0)) work.status = device_->Wait(work.ticket);
   if (work.status.ok()) rows_->Completed(work.ticket);
   const bool steps = work.ops.front()->kind == OpKind::kStep;
+  bool delivers = false;
   if (work.status.ok() && steps) {
     const absl::Time now = clock_->Now();
     for (const OpPtr& op : work.ops) {
-      static_cast<StepOp*>(op.get())->done_at = now;
-      static_cast<StepOp*>(op.get())->batch_tokens = work.plan->num_tokens;
+      auto* step = static_cast<StepOp*>(op.get());
+      step->done_at = now;
+      step->batch_tokens = work.plan->num_tokens;
+      delivers = delivers || (step->output != nullptr && step->request.output.deliver != nullptr);
+    }
+  }
+  if (delivers) {
+    {
+      // The device goes on meanwhile.
+      MutexLock lock(&mutex_);
+      --device_work_;
+      if (HasDeviceWork()) device_cv_.NotifyOne();
     }
     Deliver(work.ops);
   }
   Section section(this);
-  --device_work_;
+  if (!delivers) --device_work_;
   completing_ = false;
   if (!in_flight_.empty() || exit_completion_) completion_cv_.NotifyOne();
   if (HasDeviceWork()) device_cv_.NotifyOne();

@@ -14,6 +14,7 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 std::vector<std::string> Addresses(size_t count) {
   std::vector<std::string> addresses;
@@ -77,16 +78,16 @@ TEST(ReplicaSetTest, AFailedReplicaIsLeftAloneForATimeThatDoublesUpToItsMost) {
 TEST(ReplicaSetTest, TheOnesBeforeAReplicaAreThoseOfTheOrderThatMayBeTried) {
   ReplicaSet set({2, 0, 1}, {absl::Seconds(1), absl::Seconds(1)}, 7);
   const absl::Time now = absl::UnixEpoch();
-  EXPECT_EQ(set.Before(2, now), std::nullopt);
-  EXPECT_EQ(set.Before(0, now), 2u);
-  EXPECT_EQ(set.Before(1, now), 2u);
+  EXPECT_THAT(set.Before(2, now), IsEmpty());
+  EXPECT_THAT(set.Before(0, now), ElementsAre(2));
+  EXPECT_THAT(set.Before(1, now), ElementsAre(2, 0));
   set.Failed(2, now);
-  EXPECT_EQ(set.Before(0, now), std::nullopt);
-  EXPECT_EQ(set.Before(1, now), 0u);
+  EXPECT_THAT(set.Before(0, now), IsEmpty());
+  EXPECT_THAT(set.Before(1, now), ElementsAre(0));
   set.Failed(0, now);
   set.Failed(1, now);
-  EXPECT_EQ(set.Before(1, now), std::nullopt);
-  EXPECT_EQ(set.Before(0, now + absl::Seconds(1)), 2u);
+  EXPECT_THAT(set.Before(1, now), IsEmpty());
+  EXPECT_THAT(set.Before(0, now + absl::Seconds(1)), ElementsAre(2));
 }
 
 TEST(ReplicaSetTest, JitterFollowsTheSeed) {

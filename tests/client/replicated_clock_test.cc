@@ -176,6 +176,24 @@ TEST_F(ReplicatedClockTest, ClientsReturnToTheFirstServerOfTheirKeyOnceItIsBack)
   EXPECT_EQ(client_->counters().moves_back, 1u);
 }
 
+TEST_F(ReplicatedClockTest, AServerThatIsBackIsFoundBehindOneThatStaysAway) {
+  servers_[first_].Stop();
+  ASSERT_THAT(Run(*sequence_, 1), IsOk());
+  const size_t second = client_->replica();
+  servers_[second].Stop();
+  ASSERT_THAT(Run(*sequence_, 1), IsOk());
+  ASSERT_NE(client_->replica(), second);
+  ASSERT_NE(client_->replica(), first_);
+  servers_[second].Forget();
+  servers_[second].Restart();
+  clock_.AwaitDeadline(clock_.Now() + options_.move_back_interval);
+  clock_.Advance(options_.move_back_interval);
+  clock_.AwaitDeadline(clock_.Now() + options_.move_back_interval);
+  EXPECT_EQ(client_->replica(), second);
+  EXPECT_EQ(client_->counters().moves_back, 1u);
+  EXPECT_THAT(Run(*sequence_, 1), IsOk());
+}
+
 class ReplicatedBudgetTest : public ReplicatedClockTest {
  protected:
   ReplicatedBudgetTest()

@@ -1,6 +1,6 @@
 // gate_conv for batches whose items have one token each, as in decode: the same work as gate_conv_fast.cu and the same
-// bits. Nothing is staged, so a block takes few registers and next to no shared memory: it fits beside the projection's
-// block and has all that does not come from there when that ends.
+// bits. Nothing is staged, so a block takes few registers and next to no shared memory: it fits beside the block of
+// a projection of up to 32 tokens, and has all that does not come from there when that ends.
 #include "core/device/cuda/block_sums.cuh"
 #include "core/device/cuda/columns.cuh"
 #include "core/device/cuda/gate_conv.cuh"

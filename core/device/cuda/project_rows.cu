@@ -337,8 +337,16 @@ cudaError_t PrepareProjectRows(uint32_t outputs, uint32_t embed, uint32_t head_d
   int room = 0;
   cudaError_t error = cudaGetDevice(&device);
   if (error == cudaSuccess) error = cudaDeviceGetAttribute(&room, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+  int multiprocessors = 0;
+  if (error == cudaSuccess) {
+    error = cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device);
+  }
+  // All at once, or the gather and a matrix product are faster.
+  if (error != cudaSuccess) return error;
+  const auto blocks = static_cast<uint32_t>(multiprocessors);
+  if (kBlocks * Clusters(outputs, blocks) > blocks) return cudaSuccess;
   const uint32_t heads = embed / head_dim;
-  if (error == cudaSuccess) error = Prepare<16>(heads, static_cast<size_t>(room), max_tokens);
+  error = Prepare<16>(heads, static_cast<size_t>(room), max_tokens);
   if (error == cudaSuccess && *max_tokens == 16) error = Prepare<32>(heads, static_cast<size_t>(room), max_tokens);
   if (error == cudaSuccess && *max_tokens == 32) error = Prepare<64>(heads, static_cast<size_t>(room), max_tokens);
   return error;
