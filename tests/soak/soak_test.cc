@@ -57,7 +57,8 @@ class SoakTest : public ::testing::Test {
         model_.path(), "unix:" + (model_ / "s"),
         std::vector<std::string>{"--table", "cached", "--cache-bytes", "8KiB", "--batch-invariant", "--max-tokens",
                                  "128", "--max-sequences", "4096", "--sequence-ttl", absl::StrCat(TtlSeconds(), "s"),
-                                 "--threads", "1", "--log-level", "error"});
+                                 // So much that a slow machine does not turn work away.
+                                 "--max-inflight-bytes", "64MiB", "--threads", "1", "--log-level", "error"});
     if (!server_->WaitUntilReady()) std::abort();
     start_ = FactsOf(*server_);
     setup_.address = server_->address;
