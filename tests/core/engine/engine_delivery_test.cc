@@ -113,16 +113,20 @@ TEST(EngineDelivery, TheDeviceGoesOnWhileASmallOutputIsDelivered) {
   Harness h;
   const SequenceId a = h.Open().sequence, b = h.Open().sequence;
   std::promise<void> begun, go_on;
-  Answer<StepResult> slow = h.Submit(Delivering(h, a, kSmall, [&]() -> std::optional<Outcome> {
-    begun.set_value();
-    go_on.get_future().wait();
-    return std::nullopt;
-  }));
+  Answer<StepResult> slow;
+  std::thread client([&] {
+    slow = h.Submit(Delivering(h, a, kSmall, [&]() -> std::optional<Outcome> {
+      begun.set_value();
+      go_on.get_future().wait();
+      return std::nullopt;
+    }));
+  });
   begun.get_future().wait();
   Answer<StepResult> next = h.Submit(h.Request(b, {1}));
   h.device->WaitForBatches(2);
   EXPECT_FALSE(next.ready());
   go_on.set_value();
+  client.join();
   EXPECT_TRUE(slow.Get().outcome.ok());
   EXPECT_TRUE(next.Get().outcome.ok());
 }
