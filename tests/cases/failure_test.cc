@@ -288,8 +288,8 @@ TEST(B22, SequencesOfKilledClientsAreGivenBackAndUsedOnesAreNot) {
   }
   spdlog::default_logger()->sinks().pop_back();
   EXPECT_EQ(stack.Get(used).layers(0).position(), 40u);
-  // Zero where the allocator does not count. Once the caches of threads are full, rounds leak nothing that grows with
-  // their thousand sequences.
+  // Zero where the allocator does not count. The first rounds fill what the process keeps; the later ones leak nothing
+  // that grows with their thousand sequences.
   EXPECT_LE(bytes[19], bytes[10] + 9 * kFew * 16);
 }
 
