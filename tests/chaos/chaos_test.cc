@@ -150,6 +150,8 @@ TEST(ChaosTest, KilledServersBehindABalancer) {
     cluster.server(victim).child.Wait();
     cluster.Record(cluster.load().AwaitEverySequence(now));
     ASSERT_TRUE(cluster.load().failure().ok()) << cluster.load().failure();
+    // One that is back before a check has missed it is never said to be up.
+    ASSERT_TRUE(haproxy.ReadErrorUntil(absl::StrCat("pleiad-", victim, " is DOWN")).has_value());
     ASSERT_NO_FATAL_FAILURE(cluster.Restart(victim));
     // Calls go to it again then, and streams stay where they are.
     ASSERT_TRUE(haproxy.ReadErrorUntil(absl::StrCat("pleiad-", victim, " is UP")).has_value());
