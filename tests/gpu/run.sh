@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Checks and measures the CUDA device on a machine with a GPU, from .bundle/pleiad.tar.xz (tests/gpu/bundle.sh).
 #   tests/gpu/run.sh [--only SECTION,...] [--skip SECTION,...] [--seconds N] [--device cuda|cpu]
-#     --only, --skip  sections by name, of: golden equality ipc sanitizer stage layer model engine random e2e server wire racecheck
+#     --only, --skip  sections by name, of: golden equality ipc sanitizer stage layer model engine random e2e server wire resident racecheck
 #     --seconds N     for the whole run; sections that find no time left are named as not run
 #     --device cpu    the script itself, tried without a GPU
 # The most telling section comes first. Results go to $OUT, else .bundle/out: log.txt has everything, NAME.json the

@@ -2,9 +2,10 @@
 # A section prints its log; what `say` prints is shown in the reply too. Its exit code: 0 pass, 77 skipped, else fail.
 # shellcheck shell=bash disable=SC2034,SC2154  # device, section, out, work, tree and python come from run.sh
 
-all_sections=(golden equality ipc sanitizer stage layer model engine random e2e server wire racecheck)
+all_sections=(golden equality ipc sanitizer stage layer model engine random e2e server wire resident racecheck)
 declare -A budget=([golden]=200 [equality]=200 [ipc]=150 [sanitizer]=60 [stage]=300 [layer]=240 [model]=200 [engine]=240
-  [random]=300 [e2e]=400 [server]=300 [wire]=120 [racecheck]=400)  # seconds
+  [random]=300 [e2e]=400 [server]=300 [wire]=120 [resident]=420
+  [racecheck]=400)  # seconds
 
 # Tests that belong to the section random, by name, and those small enough for compute-sanitizer.
 long_tests=${GPU_LONG_TESTS:-*TenThousand*:*HundredThousand*}
@@ -192,5 +193,13 @@ section_server() {
   local small=()
   [ "$device" != cpu ] || small=(--small --steps 60 --base 100003)
   check server_load script server_load.py --device "$device" --json "$out/server.json" "${small[@]}"
+  settle
+}
+
+section_resident() {
+  local small=()
+  [ "$device" != cpu ] || small=(--base 100003 --threads 4)
+  check resident script resident.py --device "$device" --json "$out/resident.json" "${small[@]}"
+  check "damaged rows" finds resident.py --device "$device" --base 100003 --break
   settle
 }
