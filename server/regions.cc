@@ -98,6 +98,16 @@ absl::Status Region::CheckFile(uint64_t offset, uint64_t bytes) const {
 }
 
 absl::Status Region::Read(uint64_t offset, absl::Span<std::byte> out) const {
+  const absl::Status status = copier_->Copy(out.size(), [&](uint64_t begin, uint64_t end) {
+    return ReadPart(offset + begin, out.subspan(begin, end - begin));
+  });
+  if (status.ok()) return status;
+  // What is said is of all of it, not of a part.
+  absl::Status whole = CheckFile(offset, out.size());
+  return whole.ok() ? status : whole;
+}
+
+absl::Status Region::ReadPart(uint64_t offset, absl::Span<std::byte> out) const {
   for (size_t done = 0; done < out.size();) {
     const uint64_t at = file_offset_ + offset + done;
     const ssize_t got = ::pread(fd_.get(), out.data() + done, out.size() - done, static_cast<off_t>(at));
@@ -111,6 +121,12 @@ absl::Status Region::Read(uint64_t offset, absl::Span<std::byte> out) const {
 
 absl::Status Region::Write(uint64_t offset, absl::Span<const std::byte> from) const {
   if (absl::Status status = CheckFile(offset, from.size()); !status.ok()) return status;
+  return copier_->Copy(from.size(), [&](uint64_t begin, uint64_t end) {
+    return WritePart(offset + begin, from.subspan(begin, end - begin));
+  });
+}
+
+absl::Status Region::WritePart(uint64_t offset, absl::Span<const std::byte> from) const {
   for (size_t done = 0; done < from.size();) {
     const uint64_t at = file_offset_ + offset + done;
     const ssize_t put = ::pwrite(fd_.get(), from.data() + done, from.size() - done, static_cast<off_t>(at));
@@ -173,7 +189,7 @@ std::shared_ptr<const Region> RegionTable::OpenFile(const v1::AttachRegionsReque
                    absl::StrCat("must lie in the file, which has ", file.st_size, " bytes"));
     return nullptr;
   }
-  return std::make_shared<Region>(std::move(fd), file.st_dev, file.st_ino, request.offset(), request.bytes());
+  return std::make_shared<Region>(std::move(fd), file.st_dev, file.st_ino, request.offset(), request.bytes(), copier_);
 }
 
 std::shared_ptr<const Region> RegionTable::OpenMemory(const v1::AttachRegionsRequest& request, Engine* engine,

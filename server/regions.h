@@ -10,6 +10,8 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
+#include <utility>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
@@ -21,6 +23,7 @@
 #include "core/engine/engine.h"
 #include "core/engine/failure.h"
 #include "pleiad/v1/ple.pb.h"
+#include "server/region_copier.h"
 
 namespace pleiad {
 
@@ -29,8 +32,14 @@ namespace pleiad {
 class Region {
  public:
   explicit Region(std::shared_ptr<ClientMemory> memory) : memory_(std::move(memory)), bytes_(memory_->bytes()) {}
-  Region(UniqueFd fd, dev_t device, ino_t inode, uint64_t file_offset, uint64_t bytes)
-      : fd_(std::move(fd)), device_(device), inode_(inode), file_offset_(file_offset), bytes_(bytes) {}
+  Region(UniqueFd fd, dev_t device, ino_t inode, uint64_t file_offset, uint64_t bytes,
+         std::shared_ptr<RegionCopier> copier)
+      : fd_(std::move(fd)),
+        device_(device),
+        inode_(inode),
+        file_offset_(file_offset),
+        bytes_(bytes),
+        copier_(std::move(copier)) {}
 
   uint64_t bytes() const { return bytes_; }
   // Null of a file.
@@ -47,12 +56,16 @@ class Region {
                 uint64_t other_bytes) const;
 
  private:
+  absl::Status ReadPart(uint64_t offset, absl::Span<std::byte> out) const;
+  absl::Status WritePart(uint64_t offset, absl::Span<const std::byte> from) const;
+
   const std::shared_ptr<ClientMemory> memory_;
   const UniqueFd fd_;
   const dev_t device_ = 0;
   const ino_t inode_ = 0;
   const uint64_t file_offset_ = 0;
   const uint64_t bytes_;
+  const std::shared_ptr<RegionCopier> copier_;
 };
 
 // What may be attached at a time. A region counts with its size, whatever of its file is there, so shares keep a large
@@ -98,7 +111,10 @@ class RegionTable {
 
  private:
   RegionTable(UniqueFd shm_dir, std::string shm_dir_name, const RegionLimits& limits)
-      : shm_dir_(std::move(shm_dir)), shm_dir_name_(std::move(shm_dir_name)), limits_(limits) {}
+      : shm_dir_(std::move(shm_dir)),
+        shm_dir_name_(std::move(shm_dir_name)),
+        limits_(limits),
+        copier_(std::make_shared<RegionCopier>(RegionCopier::ThreadsOf(std::thread::hardware_concurrency()))) {}
 
   struct Entry {
     std::shared_ptr<const Region> region;
@@ -118,6 +134,7 @@ class RegionTable {
   const UniqueFd shm_dir_;
   const std::string shm_dir_name_;
   const RegionLimits limits_;
+  const std::shared_ptr<RegionCopier> copier_;
 
   mutable Mutex mutex_;
   RandomIds ids_ ABSL_GUARDED_BY(mutex_);

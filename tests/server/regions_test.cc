@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "tests/support/temp_dir.h"
 
 namespace pleiad {
@@ -233,6 +234,28 @@ TEST_F(RegionTableTest, AFileCutShortIsAnErrorAndIsNotMadeLonger) {
   EXPECT_TRUE(region->Write(0, span).ok());
   EXPECT_EQ(region->Write(1, span).code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(std::filesystem::file_size(path), 70u);
+}
+
+TEST_F(RegionTableTest, WhatIsCopiedInPartsIsAllOfIt) {
+  constexpr size_t kBytes = (3 << 20) + 77;
+  std::string text(kBytes + 5, '\0');
+  for (size_t i = 0; i < text.size(); ++i) text[i] = static_cast<char>(i * 2654435761u >> 13);
+  const std::string path = WriteFile("a", text);
+  const auto table = Open();
+  const auto region = Attach(*table, File("a", 5, kBytes));
+  EXPECT_TRUE(Read(*region, 0, kBytes) == text.substr(5));
+  EXPECT_TRUE(Read(*region, 1000, kBytes - 1000) == text.substr(1005));
+  std::string other = text.substr(5);
+  for (char& c : other) c = static_cast<char>(~c);
+  EXPECT_TRUE(region->Write(0, Bytes(other)).ok());
+  EXPECT_TRUE(Read(*region, 0, kBytes) == other);
+  // The span that does not fit is told whole.
+  ASSERT_EQ(::truncate(path.c_str(), 2 << 20), 0);
+  const auto span = absl::MakeSpan(reinterpret_cast<std::byte*>(other.data()), other.size());
+  EXPECT_THAT(std::string(region->Read(0, span).message()),
+              HasSubstr(absl::StrCat("has ", 2 << 20, " bytes now and must have ", text.size())));
+  EXPECT_EQ(region->Write(0, span).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(std::filesystem::file_size(path), size_t{2} << 20);
 }
 
 TEST_F(RegionTableTest, ARegionOutlivesItsFilesNameAndItsStreamWhileSomebodyHoldsIt) {

@@ -10,7 +10,7 @@
 #include "core/base/mutex.h"
 #include "core/device/cpu/row_memory.h"
 #include "core/device/cpu/stage.h"
-#include "core/device/cpu/thread_pool.h"
+#include "core/base/thread_pool.h"
 #include "core/device/device.h"
 
 namespace pleiad {

@@ -9,7 +9,7 @@
 #include "core/base/host_memory.h"
 #include "core/base/numeric.h"
 #include "core/device/cpu/kernels.h"
-#include "core/device/cpu/thread_pool.h"
+#include "core/base/thread_pool.h"
 
 namespace pleiad {
 

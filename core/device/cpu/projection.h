@@ -11,7 +11,7 @@
 #include "core/device/cpu/isa.h"
 #include "core/device/cpu/kernels.h"
 #include "core/device/cpu/panel_gemm.h"
-#include "core/device/cpu/thread_pool.h"
+#include "core/base/thread_pool.h"
 
 namespace pleiad {
 

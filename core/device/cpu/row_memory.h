@@ -10,7 +10,7 @@
 #include "absl/types/span.h"
 #include "core/base/host_memory.h"
 #include "core/base/plan.h"
-#include "core/device/cpu/thread_pool.h"
+#include "core/base/thread_pool.h"
 #include "core/device/device.h"
 
 namespace pleiad {

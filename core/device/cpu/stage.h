@@ -13,7 +13,7 @@
 #include "core/device/cpu/kernels.h"
 #include "core/device/cpu/layer_constants.h"
 #include "core/device/cpu/projection.h"
-#include "core/device/cpu/thread_pool.h"
+#include "core/base/thread_pool.h"
 #include "core/device/device.h"
 
 namespace pleiad {

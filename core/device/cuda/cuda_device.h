@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "core/base/mutex.h"
-#include "core/device/cpu/thread_pool.h"
+#include "core/base/thread_pool.h"
 #include "core/device/cuda/batch_slot.h"
 #include "core/device/cuda/carry_io.h"
 #include "core/device/cuda/key_value_gemm.h"

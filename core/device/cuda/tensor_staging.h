@@ -14,7 +14,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "core/base/plan.h"
-#include "core/device/cpu/thread_pool.h"
+#include "core/base/thread_pool.h"
 #include "core/device/cuda/owners.h"
 #include "core/device/cuda/plan_image.h"
 

@@ -1,4 +1,4 @@
-#include "core/device/cpu/thread_pool.h"
+#include "core/base/thread_pool.h"
 
 #include <algorithm>
 #include <chrono>
