@@ -9,6 +9,7 @@ namespace pleiad::client::internal {
 
 absl::Status ReplicatedCore::Start() {
   const absl::Time deadline = Now() + options_.give_up_after;
+  absl::Status status;
   MutexLock lock(&mutex_);
   while (true) {
     const absl::Time now = Now();
@@ -22,10 +23,11 @@ absl::Status ReplicatedCore::Start() {
         UseSite(*std::move(site));
         break;
       }
+      status = site.status();
       replicas_.Failed(*next, Now());
-      if (Now() >= deadline) return site.status();
     }
-    clock_->WaitUntil(&work_, &mutex_, replicas_.NextAt());
+    if (Now() >= deadline) return status;
+    clock_->WaitUntil(&work_, &mutex_, std::min(deadline, replicas_.NextAt()));
   }
   mover_ = std::thread([this] { MoveLoop(); });
   tender_ = std::thread([this] { TendLoop(); });

@@ -3,14 +3,22 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <future>
+#include <map>
+#include <string>
+#include <vector>
+
 #include "client/error_info.h"
 #include "client/replicated_client.h"
+#include "core/base/mutex.h"
 #include "tests/client/replicated_fixture.h"
 #include "tests/support/status_matchers.h"
 
 namespace pleiad::client::testing {
 namespace {
 
+using pleiad::testing::FailsWith;
 using pleiad::testing::IsOk;
 
 constexpr char kPle[] = "pleiad.v1.Ple";
@@ -59,6 +67,77 @@ TEST_F(ReplicatedHealthTest, AServerWhoseTableIsReadableAgainIsNotLeft) {
   EXPECT_EQ(client_->replica(), first_);
   EXPECT_EQ(client_->counters().drain_moves, 0u);
   EXPECT_THAT(Run(*sequence_, 1), IsOk());
+}
+
+// Of each address, when it was tried.
+using Attempts = std::map<std::string, std::vector<absl::Time>>;
+
+// A connector that notes its calls beside `connector`'s work.
+ReplicatedClient::Connector Noting(FakeClock* clock, Mutex* mutex, Attempts* attempts) {
+  return [=](const ClientOptions& to) {
+    {
+      MutexLock lock(mutex);
+      (*attempts)[to.address].push_back(clock->Now());
+    }
+    return ReplicatedClient::ConnectIfReady(to);
+  };
+}
+
+// From the second attempt on; each wait is from half of `most` to all of it, which doubles from `initial` to `max`.
+void ExpectBackoff(const std::vector<absl::Time>& attempts, absl::Duration initial, absl::Duration max) {
+  absl::Duration most = initial;
+  for (size_t i = 1; i < attempts.size(); ++i) {
+    EXPECT_GE(attempts[i] - attempts[i - 1], most / 2) << i;
+    EXPECT_LE(attempts[i] - attempts[i - 1], most) << i;
+    most = std::min(2 * most, max);
+  }
+}
+
+TEST_F(ReplicatedHealthTest, ServersThatLoadAreAskedAtTimesThatDoubleUntilOneIsReady) {
+  for (FakePleServer& server : servers_) server.SetHealthy(kPle, false);
+  FakeClock clock;
+  Mutex mutex;
+  Attempts attempts;
+  ReplicatedOptions options = options_;
+  options.give_up_after = absl::Minutes(10);
+  auto connecting = std::async(std::launch::async, [&] {
+    return ReplicatedClient::Connect(options, Noting(&clock, &mutex, &attempts), &clock);
+  });
+  const auto wait = [&] {
+    const absl::Time at = clock.AwaitDeadline(clock.Now() + absl::Nanoseconds(1), absl::InfiniteFuture());
+    return at - clock.Now();
+  };
+  while (clock.Now() < absl::UnixEpoch() + absl::Minutes(1)) clock.Advance(wait());
+  const absl::Duration last = wait();
+  {
+    MutexLock lock(&mutex);
+    ASSERT_EQ(attempts.size(), servers_.size());
+    for (const auto& [address, times] : attempts) {
+      // A minute has from 30 to 60 waits of two seconds at most, and those before.
+      EXPECT_GE(times.size(), 33u) << address;
+      EXPECT_LE(times.size(), 70u) << address;
+      ExpectBackoff(times, options.initial_backoff, options.max_backoff);
+    }
+    ASSERT_NE(attempts.begin()->second, attempts.rbegin()->second) << "each at times of its own";
+  }
+  for (FakePleServer& server : servers_) server.SetHealthy(kPle, true);
+  clock.Advance(last);
+  const auto client = connecting.get();
+  ASSERT_THAT(client, IsOk());
+  EXPECT_THAT((*client)->OpenSequence(), IsOk());
+}
+
+TEST_F(ReplicatedHealthTest, ServersThatStayLoadingFailAConnectAtItsTimeWithWhy) {
+  for (FakePleServer& server : servers_) server.SetHealthy(kPle, false);
+  FakeClock clock;
+  auto connecting = std::async(std::launch::async, [&] {
+    return ReplicatedClient::Connect(options_, &ReplicatedClient::ConnectIfReady, &clock).status();
+  });
+  while (clock.Now() < absl::UnixEpoch() + options_.give_up_after) {
+    clock.Advance(clock.AwaitDeadline(clock.Now() + absl::Nanoseconds(1), absl::InfiniteFuture()) - clock.Now());
+  }
+  EXPECT_EQ(clock.Now(), absl::UnixEpoch() + options_.give_up_after);
+  EXPECT_THAT(connecting.get(), FailsWith(absl::StatusCode::kUnavailable, "is not ready to serve"));
 }
 
 }  // namespace
