@@ -65,10 +65,11 @@ struct ReplicatedOptions {
   // A replica that could not be used is left alone for a time between these two, doubling, with jitter.
   absl::Duration initial_backoff = absl::Milliseconds(50);
   absl::Duration max_backoff = absl::Seconds(2);
+  // Of the jitter, with affinity_key: clients that have one key, or none, have a seed each.
   uint64_t jitter_seed = 1;
-  // So often a client whose sequences are not on the first replica of its key looks whether that, or another one before
-  // theirs, is ready, and moves them there between two steps; at least 1 ms, 0: never. So load spreads again over
-  // servers that are back or new.
+  // After so long, or down to half of it at random, a client whose sequences are not on the first replica of its key
+  // looks whether that, or another one before theirs, is ready, and moves them there between two steps; at least 1 ms,
+  // 0: never. So load spreads again over servers that are back or new, and not all of it at one time.
   absl::Duration move_back_interval = absl::Minutes(5);
   // Attempts to move, at once and on average.
   double retry_budget = 20;

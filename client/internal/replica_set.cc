@@ -7,12 +7,12 @@
 namespace pleiad::client::internal {
 namespace {
 
-uint64_t Score(const std::string& key, const std::string& address) {
+uint64_t Score(const std::string& key, const std::string& what) {
   uint64_t hash = 0xCBF29CE484222325;
   const auto add = [&hash](unsigned char byte) { hash = (hash ^ byte) * 0x100000001B3; };
   for (const char c : key) add(static_cast<unsigned char>(c));
   add(0);
-  for (const char c : address) add(static_cast<unsigned char>(c));
+  for (const char c : what) add(static_cast<unsigned char>(c));
   hash = (hash ^ (hash >> 30)) * 0xBF58476D1CE4E5B9;
   hash = (hash ^ (hash >> 27)) * 0x94D049BB133111EB;
   return hash ^ (hash >> 31);
@@ -28,6 +28,8 @@ std::vector<size_t> RendezvousOrder(const std::vector<std::string>& addresses, c
   std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return scores[a] > scores[b]; });
   return order;
 }
+
+uint64_t JitterSeed(uint64_t seed, const std::string& key) { return Score(key, std::to_string(seed)); }
 
 ReplicaSet::ReplicaSet(std::vector<size_t> order, BackoffRange backoff, uint64_t seed)
     : order_(std::move(order)), backoff_(backoff), states_(order_.size()), random_(seed) {}
@@ -59,7 +61,11 @@ absl::Time ReplicaSet::NextAt(std::optional<size_t> except) const {
 void ReplicaSet::Failed(size_t replica, absl::Time now) {
   State& state = states_[replica];
   state.backoff = state.backoff == absl::ZeroDuration() ? backoff_.initial : std::min(2 * state.backoff, backoff_.max);
-  state.not_before = now + state.backoff * std::uniform_real_distribution<double>(0.5, 1)(random_);
+  state.not_before = now + Jittered(state.backoff);
+}
+
+absl::Duration ReplicaSet::Jittered(absl::Duration most) {
+  return most * std::uniform_real_distribution<double>(0.5, 1)(random_);
 }
 
 void ReplicaSet::Worked(size_t replica) { states_[replica] = {}; }

@@ -18,6 +18,9 @@ namespace pleiad::client::internal {
 // key, a zero byte and address, mixed by splitmix64's finaliser.
 std::vector<size_t> RendezvousOrder(const std::vector<std::string>& addresses, const std::string& key);
 
+// Of the client with this key: clients that differ in it alone, as the ranks of an engine do, act at different times.
+uint64_t JitterSeed(uint64_t seed, const std::string& key);
+
 struct BackoffRange {
   absl::Duration initial;
   absl::Duration max;
@@ -26,7 +29,7 @@ struct BackoffRange {
 // Not thread-safe.
 class ReplicaSet {
  public:
-  // `order`: of RendezvousOrder. `seed`: of the jitter.
+  // `order`: of RendezvousOrder. `seed`: of the jitter, JitterSeed's.
   ReplicaSet(std::vector<size_t> order, BackoffRange backoff, uint64_t seed);
 
   // The best replica that may be tried now, `except` left out.
@@ -38,6 +41,8 @@ class ReplicaSet {
   // It is left alone for a time that doubles with every failure in a row, from half of it to all of it at random.
   void Failed(size_t replica, absl::Time now);
   void Worked(size_t replica);
+  // From half of `most` to all of it, at random.
+  absl::Duration Jittered(absl::Duration most);
 
  private:
   struct State {

@@ -20,7 +20,8 @@ ReplicatedCore::ReplicatedCore(ReplicatedOptions options, Connector connector, C
       connector_(std::move(connector)),
       clock_(clock),
       replicas_(RendezvousOrder(options_.addresses, options_.affinity_key),
-                {options_.initial_backoff, options_.max_backoff}, options_.jitter_seed),
+                {options_.initial_backoff, options_.max_backoff},
+                JitterSeed(options_.jitter_seed, options_.affinity_key)),
       budget_(options_.retry_budget, options_.retries_per_second) {}
 
 size_t ReplicatedCore::replica() {

@@ -154,6 +154,8 @@ class ReplicatedCore {
   void MoveBack() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // From a site that works, between two steps; counts a success in `moves`.
   void MoveTo(size_t replica, uint64_t ReplicatedCounters::*moves) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // When to look next for a replica that comes before the site's.
+  absl::Time NextLookBack() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Steps go there from now on.
   void UseSite(SitePtr site) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Mend() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -9,6 +9,7 @@ namespace pleiad::client::internal {
 
 absl::Status ReplicatedCore::Start() {
   const absl::Time deadline = Now() + options_.give_up_after;
+  absl::Status status;
   MutexLock lock(&mutex_);
   while (true) {
     const absl::Time now = Now();
@@ -22,10 +23,11 @@ absl::Status ReplicatedCore::Start() {
         UseSite(*std::move(site));
         break;
       }
+      status = site.status();
       replicas_.Failed(*next, Now());
-      if (Now() >= deadline) return site.status();
     }
-    clock_->WaitUntil(&work_, &mutex_, replicas_.NextAt());
+    if (Now() >= deadline) return status;
+    clock_->WaitUntil(&work_, &mutex_, std::min(deadline, replicas_.NextAt()));
   }
   mover_ = std::thread([this] { MoveLoop(); });
   tender_ = std::thread([this] { TendLoop(); });
@@ -222,7 +224,7 @@ void ReplicatedCore::MoveFromDraining() {
 
 void ReplicatedCore::MoveBack() {
   const SitePtr site = site_;
-  back_at_ = Now() + options_.move_back_interval;
+  back_at_ = NextLookBack();
   // Each is tried: names that are not there may come before one that is back.
   for (const size_t replica : replicas_.Before(site->replica, Now())) {
     if (site != site_ || lost_ || forgotten_ || draining_ || stopping_ || !budget_.Take(Now())) return;
@@ -266,8 +268,13 @@ void ReplicatedCore::UseSite(SitePtr site) {
   replicas_.Worked(site->replica);
   last_replica_ = site->replica;
   site_ = std::move(site);
+  back_at_ = NextLookBack();
+}
+
+absl::Time ReplicatedCore::NextLookBack() {
   const absl::Duration interval = options_.move_back_interval;
-  back_at_ = interval == absl::ZeroDuration() ? absl::InfiniteFuture() : Now() + interval;
+  // The clients of a replica lost it at one time, and would come back to it at one time.
+  return interval == absl::ZeroDuration() ? absl::InfiniteFuture() : Now() + replicas_.Jittered(interval);
 }
 
 void ReplicatedCore::Mend() {

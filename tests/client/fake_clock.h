@@ -39,6 +39,13 @@ class FakeClock final : public internal::Clock {
     while (waiters_.empty() || deadline_ != deadline) waiting_.Wait(&mutex_);
   }
 
+  // Blocks until somebody waits who began to last for a time from `first` to `last`; returns that time.
+  absl::Time AwaitDeadline(absl::Time first, absl::Time last) {
+    internal::MutexLock lock(&mutex_);
+    while (waiters_.empty() || deadline_ < first || deadline_ > last) waiting_.Wait(&mutex_);
+    return deadline_;
+  }
+
   // Moves the time and wakes every waiter.
   void Advance(absl::Duration by) {
     std::multiset<std::pair<internal::CondVar*, internal::Mutex*>> waiters;

@@ -12,9 +12,13 @@
 namespace pleiad::client::internal {
 namespace {
 
+using ::testing::AllOf;
+using ::testing::Each;
 using ::testing::ElementsAre;
+using ::testing::Ge;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Le;
 
 std::vector<std::string> Addresses(size_t count) {
   std::vector<std::string> addresses;
@@ -102,6 +106,22 @@ TEST(ReplicaSetTest, JitterFollowsTheSeed) {
   };
   EXPECT_EQ(times(1), times(1));
   EXPECT_NE(times(1), times(2));
+}
+
+TEST(ReplicaSetTest, JitterIsFromHalfToAllAndOfTheKeyToo) {
+  const auto waits = [](uint64_t seed, const std::string& key) {
+    ReplicaSet set({0}, {absl::Seconds(1), absl::Seconds(8)}, JitterSeed(seed, key));
+    std::vector<absl::Duration> drawn;
+    for (int i = 0; i < 100; ++i) drawn.push_back(set.Jittered(absl::Minutes(4)));
+    return drawn;
+  };
+  const std::vector<absl::Duration> some = waits(1, "rank-0");
+  EXPECT_THAT(some, Each(AllOf(Ge(absl::Minutes(2)), Le(absl::Minutes(4)))));
+  EXPECT_LT(*std::min_element(some.begin(), some.end()), absl::Minutes(2.2));
+  EXPECT_GT(*std::max_element(some.begin(), some.end()), absl::Minutes(3.8));
+  EXPECT_EQ(some, waits(1, "rank-0"));
+  EXPECT_NE(some, waits(1, "rank-1"));
+  EXPECT_NE(some, waits(2, "rank-0"));
 }
 
 TEST(RetryBudgetTest, AttemptsComeBackAtTheirRateAndNoMoreThanTheBucketHolds) {

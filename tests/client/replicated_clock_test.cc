@@ -2,19 +2,18 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <array>
-#include <deque>
+#include <algorithm>
 #include <future>
 #include <map>
-#include <random>
 #include <utility>
+#include <vector>
 
-#include "client/error_info.h"
+#include "absl/strings/str_cat.h"
+#include "client/internal/replica_set.h"
 #include "client/replicated_client.h"
 #include "tests/client/fake_clock.h"
-#include "tests/client/fake_ple_server.h"
 #include "tests/client/hanging_connection.h"
-#include "tests/client/test_steps.h"
+#include "tests/client/replicated_fixture.h"
 #include "tests/support/status_matchers.h"
 
 namespace pleiad::client::testing {
@@ -22,60 +21,6 @@ namespace {
 
 using pleiad::testing::FailsWith;
 using pleiad::testing::IsOk;
-
-constexpr uint32_t kLayer = 1;
-
-// Three replicas, whose connections can hang, a client of them and a sequence of three tokens.
-class ReplicatedClockTest : public ::testing::Test {
- protected:
-  explicit ReplicatedClockTest(const std::function<void(ReplicatedOptions&)>& change = [](ReplicatedOptions&) {}) {
-    for (FakePleServer& server : servers_) {
-      options_.addresses.push_back(server.address());
-      hangs_[server.address()] = std::make_shared<Hang>();
-    }
-    options_.affinity_key = "rank-3";
-    options_.reconnect_timeout = absl::ZeroDuration();
-    options_.connect_timeout = options_.rpc_timeout = absl::Minutes(5);
-    options_.give_up_after = absl::Seconds(30);
-    options_.stall_timeout = absl::Hours(1);
-    change(options_);
-    const auto connector = [this](const ClientOptions& to) -> absl::StatusOr<Client> {
-      const auto health = CheckHealth(to, "pleiad.v1.Ple");
-      if (absl::IsUnavailable(health.status())) return health.status();
-      ModelInfo model;
-      absl::StatusOr<std::shared_ptr<Connection>> connection = ConnectGrpc(to, &model);
-      if (!connection.ok()) return connection.status();
-      return Client::Over(std::make_shared<HangingConnection>(*connection, hangs_.at(to.address)));
-    };
-    client_ = *ReplicatedClient::Connect(options_, connector, &clock_);
-    sequence_.emplace(*client_->OpenSequence());
-    EXPECT_THAT(Run(*sequence_, 3), IsOk());
-    first_ = client_->replica();
-  }
-
-  // Random tokens, from where the sequence stands.
-  std::future<absl::StatusOr<StepResult>> Submit(ReplicatedSequence& sequence, uint32_t tokens) {
-    TestStep& from = steps_.emplace_back(RandomStep(&random_, tokens));
-    Step step;
-    step.segments.push_back({nullptr, tokens, /*fresh=*/false, sequence.position(kLayer)});
-    step.token_ids = from.tokens;
-    step.highway.data =
-        absl::MakeConstSpan(reinterpret_cast<const std::byte*>(from.highway.data()), from.highway.size() * 4);
-    return client_->Submit(std::move(step), {&sequence});
-  }
-  absl::Status Run(ReplicatedSequence& sequence, uint32_t tokens) { return Submit(sequence, tokens).get().status(); }
-  Hang& HangOf(size_t replica) { return *hangs_.at(options_.addresses[replica]); }
-
-  std::array<FakePleServer, 3> servers_;
-  std::map<std::string, std::shared_ptr<Hang>> hangs_;
-  ReplicatedOptions options_;
-  FakeClock clock_;
-  std::mt19937 random_{3};
-  std::deque<TestStep> steps_;
-  std::unique_ptr<ReplicatedClient> client_;
-  std::optional<ReplicatedSequence> sequence_;
-  size_t first_ = 0;
-};
 
 TEST_F(ReplicatedClockTest, StepsThatAreNotAnsweredAndNoHealthSayThatAServerIsGone) {
   HangOf(first_).Begin(Hang::Health::kToo);
@@ -97,7 +42,7 @@ TEST_F(ReplicatedClockTest, AServerThatIsSlowAndHealthyIsWaitedFor) {
   HangOf(first_).AwaitHeld();
   clock_.Advance(options_.stall_timeout);
   // It has asked, and waits anew.
-  clock_.AwaitDeadline(clock_.Now() + options_.move_back_interval);
+  AwaitLookBack();
   HangOf(first_).End();
   EXPECT_THAT(answer.get(), IsOk());
   EXPECT_EQ(client_->replica(), first_);
@@ -154,16 +99,13 @@ TEST_F(ReplicatedClockTest, ClientsReturnToTheFirstServerOfTheirKeyOnceItIsBack)
   const size_t second = client_->replica();
   ASSERT_NE(second, first_);
   // Still gone.
-  clock_.AwaitDeadline(clock_.Now() + options_.move_back_interval);
-  clock_.Advance(options_.move_back_interval);
-  clock_.AwaitDeadline(clock_.Now() + options_.move_back_interval);
+  LookBack();
   EXPECT_EQ(client_->counters().failed_attempts, 1u);
   EXPECT_EQ(client_->replica(), second);
 
   servers_[first_].Forget();
   servers_[first_].Restart();
-  clock_.Advance(options_.move_back_interval);
-  clock_.AwaitDeadline(clock_.Now() + options_.move_back_interval);
+  LookBack();
   EXPECT_EQ(client_->replica(), first_);
   servers_[second].WaitUntilEmpty();
   EXPECT_EQ(client_->counters().moves_back, 1u);
@@ -171,8 +113,7 @@ TEST_F(ReplicatedClockTest, ClientsReturnToTheFirstServerOfTheirKeyOnceItIsBack)
   EXPECT_EQ(sequence_->Snapshot()->layers[0].position, 5u);
   EXPECT_EQ(client_->counters().resent_steps, 1u) << "of the loss";
   // There is none before it.
-  clock_.Advance(options_.move_back_interval);
-  clock_.AwaitDeadline(clock_.Now() + options_.move_back_interval);
+  LookBack();
   EXPECT_EQ(client_->counters().moves_back, 1u);
 }
 
@@ -186,12 +127,31 @@ TEST_F(ReplicatedClockTest, AServerThatIsBackIsFoundBehindOneThatStaysAway) {
   ASSERT_NE(client_->replica(), first_);
   servers_[second].Forget();
   servers_[second].Restart();
-  clock_.AwaitDeadline(clock_.Now() + options_.move_back_interval);
-  clock_.Advance(options_.move_back_interval);
-  clock_.AwaitDeadline(clock_.Now() + options_.move_back_interval);
+  LookBack();
   EXPECT_EQ(client_->replica(), second);
   EXPECT_EQ(client_->counters().moves_back, 1u);
   EXPECT_THAT(Run(*sequence_, 1), IsOk());
+}
+
+TEST_F(ReplicatedClockTest, ClientsOfAServerThatIsBackReturnEachAtATimeOfItsOwn) {
+  // Ranks of an engine: the seed is the same. All lost their server at one time.
+  servers_[first_].Stop();
+  std::map<std::string, absl::Time> looks;
+  for (int rank = 0; looks.size() < 8; ++rank) {
+    ReplicatedOptions options = options_;
+    options.affinity_key = absl::StrCat("rank-", rank);
+    if (internal::RendezvousOrder(options.addresses, options.affinity_key)[0] != first_) continue;
+    FakeClock clock;
+    const auto client = *ReplicatedClient::Connect(options, &ReplicatedClient::ConnectIfReady, &clock);
+    ASSERT_NE(client->replica(), first_);
+    const absl::Time now = clock.Now(), last = now + options.move_back_interval;
+    looks[options.affinity_key] = clock.AwaitDeadline(now + options.move_back_interval / 2, last);
+  }
+  std::vector<absl::Time> times;
+  for (const auto& [key, at] : looks) times.push_back(at);
+  std::sort(times.begin(), times.end());
+  EXPECT_EQ(std::adjacent_find(times.begin(), times.end()), times.end());
+  EXPECT_GE(times.back() - times.front(), options_.move_back_interval / 4);
 }
 
 class ReplicatedBudgetTest : public ReplicatedClockTest {
