@@ -11,6 +11,7 @@
 #include "server/flag_values.h"
 #include "server/limits.h"
 #include "server/memory_plan.h"
+#include "server/sequence_keeper.h"
 #include "server/table_mode.h"
 #include "server/token_file.h"
 
@@ -19,6 +20,7 @@ namespace pleiad {
 absl::Status Check(const ServerFlags& flags, std::ostream& out) {
   if (!flags.access.tls_cert.empty()) PLEIAD_RETURN_IF_ERROR(CertificateFiles::Open(flags.access).status());
   if (!flags.access.auth_tokens.empty()) PLEIAD_RETURN_IF_ERROR(TokenFile::Open(flags.access.auth_tokens).status());
+  if (!flags.state_dir.empty()) PLEIAD_RETURN_IF_ERROR(SequenceKeeper::CheckFolder(flags.state_dir));
   PLEIAD_ASSIGN_OR_RETURN(const std::unique_ptr<Checkpoint> checkpoint,
                           Checkpoint::Open({.dir = flags.model, .eos_token_id = flags.eos_token_id}));
   std::vector<LayerWeights> weights;

@@ -169,7 +169,7 @@ absl::Status GrpcListeners::Start(grpc::ServerBuilder* builder, const std::vecto
     const auto fail = [&](absl::string_view what) {
       return absl::UnavailableError(absl::StrCat(group->flag, " ", address.ToString(), ": ", what));
     };
-    if (ports[i] == 0) return fail("cannot listen");
+    if (ports[i] == 0) return fail(absl::StrCat("cannot listen: ", WhyNotListen(address)));
     if (!address.is_unix()) {
       address.port = static_cast<uint16_t>(ports[i]);
     } else if (::chmod(address.unix_path.c_str(), socket_mode_) != 0) {

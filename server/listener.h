@@ -25,6 +25,9 @@ struct ListenAddress {
 // HOST:PORT, [IPV6]:PORT or unix:PATH. InvalidArgument naming the address and the rule.
 absl::StatusOr<ListenAddress> ParseListenAddress(absl::string_view text);
 
+// Why nobody can listen there now, as the system says; empty when somebody can. Tries it, for a moment.
+std::string WhyNotListen(const ListenAddress& address);
+
 // Makes way for a socket at `path`: a socket that nobody listens on is removed. FailedPrecondition when somebody
 // does, or when something else lies there.
 absl::Status RemoveStaleSocket(const std::string& path);

@@ -271,8 +271,9 @@ absl::StatusOr<std::unique_ptr<MetricsListener>> MetricsListener::Create(
     const std::vector<int> ports = listener->exposer_->GetListeningPorts();
     if (!ports.empty()) listener->address_.port = static_cast<uint16_t>(ports.front());
   } catch (const std::exception& error) {
+    const std::string why = WhyNotListen(address);
     return absl::UnavailableError(
-        absl::StrCat("--metrics-listen ", address.ToString(), ": cannot listen: ", error.what()));
+        absl::StrCat("--metrics-listen ", address.ToString(), ": cannot listen: ", why.empty() ? error.what() : why));
   }
   return listener;
 }

@@ -52,10 +52,14 @@ int Serve(const ServerFlags& flags, ServerParts parts) {
     spdlog::error("refused to start: {}", server.status().ToString());
     return kExitRefused;
   }
-  auto signals = SignalThread::Start([raw = server->get(), manager] {
-    if (manager != nullptr) manager->Stopping();
-    raw->Terminate();
-  });
+  auto signals = SignalThread::Start(
+      {.stop =
+           [raw = server->get(), manager] {
+             if (manager != nullptr) manager->Stopping();
+             raw->Terminate();
+           },
+       .reload =
+           [] { spdlog::info("SIGHUP: nothing to do, certificates and tokens are read again when they change"); }});
   if (!signals.ok()) {
     spdlog::error("signals: {}", signals.status().ToString());
     (*server)->Terminate();

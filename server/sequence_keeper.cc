@@ -40,12 +40,16 @@ absl::Status Failed(const char* what, const std::string& path) {
 SequenceKeeper::SequenceKeeper(const std::string& state_dir, UniqueFd folder)
     : path_(absl::StrCat(state_dir, "/sequences")), folder_(std::move(folder)) {}
 
+absl::Status SequenceKeeper::CheckFolder(const std::string& state_dir) {
+  const UniqueFd folder(::open(state_dir.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (folder.valid() && ::access(state_dir.c_str(), R_OK | W_OK | X_OK) == 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("--state-dir ", state_dir, ": must be a folder to write to: ", std::strerror(errno)));
+}
+
 absl::StatusOr<std::unique_ptr<SequenceKeeper>> SequenceKeeper::Open(const std::string& state_dir) {
+  PLEIAD_RETURN_IF_ERROR(CheckFolder(state_dir));
   UniqueFd folder(::open(state_dir.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!folder.valid()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--state-dir ", state_dir, ": must be a folder: ", std::strerror(errno)));
-  }
   if (::flock(folder.get(), LOCK_EX | LOCK_NB) != 0) {
     return absl::FailedPreconditionError(
         absl::StrCat("--state-dir ", state_dir, ": must be of one server alone; another one has it"));

@@ -15,8 +15,11 @@ namespace pleiad {
 // Used by one thread at a time, Abandon aside. Every call blocks on the disk.
 class SequenceKeeper {
  public:
+  // InvalidArgument naming --state-dir unless it is a folder that can be read and written.
+  static absl::Status CheckFolder(const std::string& state_dir);
+
   // Owns the folder, until destroyed, against other servers: two that share one would each take the other's sequences.
-  // FailedPrecondition naming --state-dir when another has it, InvalidArgument when it cannot be opened.
+  // FailedPrecondition naming --state-dir when another has it, statuses as CheckFolder.
   static absl::StatusOr<std::unique_ptr<SequenceKeeper>> Open(const std::string& state_dir);
 
   // Gives `engine`, which serves nobody yet, what the last run kept, each after `on_taken`, and removes the file: from

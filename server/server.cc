@@ -43,10 +43,6 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerFlags& flags, 
   for (const std::string& text : flags.listen) {
     PLEIAD_ASSIGN_OR_RETURN(addresses.emplace_back(), ParseListenAddress(text));
   }
-  if (!flags.state_dir.empty() && ::access(flags.state_dir.c_str(), R_OK | W_OK | X_OK) != 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--state-dir ", flags.state_dir, ": must be a folder to write to: ", std::strerror(errno)));
-  }
   std::unique_ptr<SequenceKeeper> keeper;
   if (!flags.state_dir.empty()) {
     PLEIAD_ASSIGN_OR_RETURN(keeper, SequenceKeeper::Open(flags.state_dir));
@@ -170,13 +166,13 @@ void Server::Publish(LoadedModel loaded) {
     draining = draining_since_.has_value();
     // Under the lock, so that Terminate comes before or after.
     if (!draining && !device_lost_) health_.Set(Readiness::kServing);
+    if (!draining && warm_ != nullptr) warm_->Start();
     loaded_ = absl::OkStatus();
   }
   if (draining) {
     StartEngineDraining();
     return;
   }
-  if (warm_ != nullptr) warm_->Start();
   if (on_ready_) on_ready_(addresses());
 }
 
@@ -284,12 +280,17 @@ void Server::Terminate() {
     spdlog::info("draining, at most {}", absl::FormatDuration(flags_.drain_timeout));
     draining_since_ = clock_->Now();
     loaded = loaded_.has_value() && loaded_->ok();
+    drain_begins_ = loaded;
     cancel_load_.store(true);
     state_.SetDraining();
     health_.Set(Readiness::kNotServing);
     changed_.NotifyAll();
   }
-  if (loaded) StartEngineDraining();
+  if (!loaded) return;
+  StartEngineDraining();
+  MutexLock lock(&mutex_);
+  drain_begins_ = false;
+  changed_.NotifyAll();
 }
 
 int Server::Wait() {
@@ -321,6 +322,8 @@ int Server::Wait() {
       }
       clock_->WaitUntil(&changed_, &mutex_, deadline);
     }
+    // Terminate still needs what Stop destroys.
+    while (drain_begins_) changed_.Wait(&mutex_);
   }
   return Stop(exit_code);
 }

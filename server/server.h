@@ -129,6 +129,7 @@ class Server {
   std::optional<absl::Status> loaded_ ABSL_GUARDED_BY(mutex_);
   std::optional<absl::Time> draining_since_ ABSL_GUARDED_BY(mutex_);
   bool stop_now_ ABSL_GUARDED_BY(mutex_) = false;
+  bool drain_begins_ ABSL_GUARDED_BY(mutex_) = false;  // Terminate tells the engine
   bool idle_ ABSL_GUARDED_BY(mutex_) = false;
   bool device_lost_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Time stop_limit_ ABSL_GUARDED_BY(mutex_);

@@ -1,4 +1,4 @@
-// SIGTERM and SIGINT as calls on an ordinary thread.
+// SIGTERM, SIGINT and SIGHUP as calls on an ordinary thread.
 #pragma once
 
 #include <functional>
@@ -10,19 +10,24 @@
 
 namespace pleiad {
 
-// Blocks both signals in the calling thread and all it starts later, and ignores SIGPIPE. First thing in main.
+// Blocks the three signals in the calling thread and all it starts later, and ignores SIGPIPE. First thing in main.
 void BlockSignals();
 
 class SignalThread {
  public:
-  // `on_signal` is called once per signal, on the thread of the result.
-  static absl::StatusOr<std::unique_ptr<SignalThread>> Start(std::function<void()> on_signal);
+  struct Handlers {
+    std::function<void()> stop;    // SIGTERM, SIGINT
+    std::function<void()> reload;  // SIGHUP
+  };
+  // Each is called once per signal, on the thread of the result.
+  static absl::StatusOr<std::unique_ptr<SignalThread>> Start(Handlers handlers);
   ~SignalThread();
 
  private:
   SignalThread() = default;
-  void Run(const std::function<void()>& on_signal);
+  void Run();
 
+  Handlers handlers_;
   UniqueFd signals_;
   UniqueFd stop_;
   std::thread thread_;

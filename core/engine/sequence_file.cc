@@ -184,13 +184,14 @@ absl::StatusOr<std::unique_ptr<SequenceFileReader>> SequenceFileReader::Open(con
                                                                              const SequenceFileHeader& expected,
                                                                              uint32_t vocab_size) {
   std::unique_ptr<SequenceFileReader> reader(new SequenceFileReader(path, vocab_size));
-  reader->fd_ = UniqueFd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  reader->fd_ = UniqueFd(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
   if (!reader->fd_.valid()) {
     if (errno == ENOENT) return absl::NotFoundError(absl::StrCat(path, ": there is none"));
     return Failed("open", path);
   }
   struct stat about;
   if (::fstat(reader->fd_.get(), &about) != 0) return Failed("look at", path);
+  if (!S_ISREG(about.st_mode)) return absl::DataLossError(absl::StrCat(path, ": is no regular file"));
   reader->bytes_ = reader->left_ = static_cast<uint64_t>(about.st_size);
   PLEIAD_RETURN_IF_ERROR(reader->ReadHeader(expected));
   return reader;

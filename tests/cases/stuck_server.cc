@@ -58,7 +58,7 @@ int Main(const char* model) {
     std::fprintf(stderr, "%s\n", server.status().ToString().c_str());
     return kExitRefused;
   }
-  auto signals = SignalThread::Start([raw = server->get()] { raw->Terminate(); });
+  auto signals = SignalThread::Start({.stop = [raw = server->get()] { raw->Terminate(); }, .reload = [] {}});
   if (!signals.ok()) return kExitRefused;
   return (*server)->Wait();
 }

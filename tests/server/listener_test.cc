@@ -1,6 +1,7 @@
 #include "server/listener.h"
 
 #include <gtest/gtest.h>
+#include <netinet/in.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -43,6 +44,31 @@ TEST(ListenAddress, RefusesWhatIsNoAddress) {
     EXPECT_FALSE(ParseListenAddress(text).ok()) << text;
   }
   EXPECT_FALSE(ParseListenAddress("unix:" + std::string(200, 'x')).ok());
+}
+
+TEST(WhyNotListen, SaysWhatTheSystemSays) {
+  const auto why = [](const std::string& text) { return WhyNotListen(*ParseListenAddress(text)); };
+  const std::string path = "/tmp/pleiad-why-" + std::to_string(::getpid());
+  EXPECT_EQ(why("unix:" + path), "");
+  EXPECT_FALSE(std::filesystem::exists(path));
+  EXPECT_EQ(why("unix:" + path + "/absent/socket"), ::strerror(ENOENT));
+  {
+    const UniqueFd listening = Bind(path);
+    EXPECT_EQ(why("unix:" + path), ::strerror(EADDRINUSE));
+    EXPECT_TRUE(std::filesystem::exists(path));
+  }
+  std::filesystem::remove(path);
+  EXPECT_EQ(why("127.0.0.1:0"), "");
+  const UniqueFd taken(::socket(AF_INET, SOCK_STREAM, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof(address);
+  ASSERT_EQ(::bind(taken.get(), reinterpret_cast<const sockaddr*>(&address), size), 0);
+  ASSERT_EQ(::listen(taken.get(), 1), 0);
+  ASSERT_EQ(::getsockname(taken.get(), reinterpret_cast<sockaddr*>(&address), &size), 0);
+  EXPECT_EQ(why("127.0.0.1:" + std::to_string(ntohs(address.sin_port))), ::strerror(EADDRINUSE));
+  EXPECT_EQ(why("192.0.2.1:1"), ::strerror(EADDRNOTAVAIL));
 }
 
 TEST(StaleSocket, IsRemovedOnlyWhenNobodyListens) {

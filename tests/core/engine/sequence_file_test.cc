@@ -179,6 +179,14 @@ TEST_F(SequenceFileTest, IsItsOwnersAloneAndLeavesNothingBesideIt) {
   EXPECT_THAT(Read(), IsOk());
 }
 
+TEST_F(SequenceFileTest, WhatIsNoFileIsDamagedAndKeepsNobodyWaiting) {
+  ASSERT_EQ(::mkfifo(path_.c_str(), 0600), 0);
+  EXPECT_THAT(Read(), FailsWith(absl::StatusCode::kDataLoss, "no regular file"));
+  std::filesystem::remove(path_);
+  std::filesystem::create_directory(path_);
+  EXPECT_THAT(Read(), FailsWith(absl::StatusCode::kDataLoss, "no regular file"));
+}
+
 TEST_F(SequenceFileTest, CutAtAnyLengthItIsDamaged) {
   ASSERT_THAT(Write(Sequences()), IsOk());
   const std::string whole = testing::ReadFile(path_);
