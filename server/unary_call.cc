@@ -66,7 +66,7 @@ void UnaryCall::OnCancel() {
 void UnaryCall::CancelIfStalled(absl::Time now) {
   {
     MutexLock lock(&mutex_);
-    if (!answered_ || now - *answered_ < ReadPatience(admitted_.value_or(0))) return;
+    if (!answered_ || now - *answered_ < UnaryReadPatience(admitted_.value_or(0))) return;
   }
   MutexLock lock(&context_mutex_);
   if (!done_) context_->TryCancel();
