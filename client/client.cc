@@ -1,6 +1,8 @@
 #include "client/client.h"
 
+#include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "client/connection.h"
 #include "client/internal/sequence_state.h"
@@ -40,7 +42,18 @@ absl::StatusOr<Sequence> Client::Attach(SequenceId id) {
   return Sequence(std::move(state), Sequence::Origin::kAttached);
 }
 
-absl::StatusOr<LookupResult> Client::Lookup(const LookupQuery& query) { return connection_->Lookup(query); }
+absl::StatusOr<LookupResult> Client::Lookup(const LookupQuery& query) {
+  // Of a longer context the last ids count; a whole history may be more than a request may have.
+  const size_t most = std::max(model_->ngram_size, 1u) - 1;
+  const auto longer = [most](const LookupSegment& segment) { return segment.context_ids.size() > most; };
+  if (std::none_of(query.segments.begin(), query.segments.end(), longer)) return connection_->Lookup(query);
+  LookupQuery shorter = query;
+  for (LookupSegment& segment : shorter.segments) {
+    std::vector<uint32_t>& ids = segment.context_ids;
+    if (longer(segment)) ids.erase(ids.begin(), ids.end() - static_cast<ptrdiff_t>(most));
+  }
+  return connection_->Lookup(shorter);
+}
 
 absl::StatusOr<HealthState> Client::Health(const std::string& service) { return connection_->Health(service); }
 

@@ -166,7 +166,9 @@ struct OpenOptions {
 
 struct LookupSegment {
   uint32_t num_tokens = 0;
-  std::vector<uint32_t> context_ids = {};  // tokens before the segment, oldest first; missing ones are EOS
+  // Tokens before the segment, oldest first; missing ones are EOS. Of more than ngram_size - 1 the last ones count, and
+  // are sent.
+  std::vector<uint32_t> context_ids = {};
 };
 
 struct LookupQuery {

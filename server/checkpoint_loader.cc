@@ -107,11 +107,11 @@ absl::StatusOr<LoadedModel> CheckpointLoader::Load(const LoadHooks& hooks) {
   PLEIAD_ASSIGN_OR_RETURN(std::unique_ptr<Device> device, choice_.kind == DeviceKind::kCuda
                                                               ? CreateCudaDevice(options, std::move(weights))
                                                               : CreateCpuDevice(options, std::move(weights)));
+  if (wrap_device_) device = wrap_device_(std::move(device), geometry);
   if (const uint64_t failures = device->stats().capture_failures; failures > 0) {
     spdlog::warn("{} graph(s) could not be captured, batches of their sizes run launch by launch: {}", failures,
                  device->info().detail);
   }
-  if (wrap_device_) device = wrap_device_(std::move(device), geometry);
   LoadedModel loaded;
   std::unique_ptr<RowStore> rows;
   if (plan_.table == TableMode::kResident) {

@@ -11,9 +11,9 @@ namespace pleiad {
 namespace {
 
 Outcome Over(const std::string& client, Reason reason, uint64_t value, const char* what, uint64_t limit,
-             const char* flag) {
+             const char* flag, const char* with = "") {
   const std::string rule = absl::StrCat("at most ", limit, " ", what, " (", flag, ")");
-  return Failed(absl::StatusCode::kResourceExhausted, absl::StrCat(client, ": ", value, " ", what, ": ", rule),
+  return Failed(absl::StatusCode::kResourceExhausted, absl::StrCat(client, ": ", value, " ", what, with, ": ", rule),
                 MakeDetail(reason, client, absl::StrCat(value), rule));
 }
 
@@ -55,7 +55,8 @@ Outcome Client::TooManySequences() const {
 
 Outcome Client::TooManyInFlight(Admission::Limit limit, const AdmissionLimits& used) const {
   if (limit == Admission::Limit::kClientBytes) {
-    return Over(name_, Reason::kTooManyInFlight, used.bytes, "bytes in flight", limits_.bytes, "--client-max-bytes");
+    return Over(name_, Reason::kTooManyInFlight, used.bytes, "bytes in flight", limits_.bytes, "--client-max-bytes",
+                " with this request");
   }
   return Over(name_, Reason::kTooManyInFlight, used.requests, "requests in flight", limits_.requests,
               "--client-max-requests");

@@ -122,10 +122,7 @@ void ForwardStream::Answer(Step* running, StepResult result) {
     running_.erase(step);
     dropped = cancelled_;
     if (!dropped) {
-      if (answered_.empty()) {
-        busy_began_ = state_->clock()->Now();
-        busy_bytes_ = 0;
-      }
+      if (answered_.empty()) progress_.Begin(state_->clock()->Now());
       answered_.push_back(step);
       next = NextToWrite();
     }
@@ -145,7 +142,7 @@ ForwardStream::StepPtr ForwardStream::NextToWrite() {
   if (writing_ || answered_.empty()) return nullptr;
   writing_ = true;
   write_bytes_ = answered_.front()->message.Length();
-  busy_bytes_ += write_bytes_;
+  progress_.Sending(write_bytes_);
   return answered_.front();
 }
 
@@ -172,6 +169,7 @@ void ForwardStream::OnWriteDone(bool ok) {
     if (ok) {
       taken = write_bytes_;
       written = std::move(answered_.front());
+      progress_.Taken(state_->clock()->Now());
       answered_.pop_front();
       next = NextToWrite();
     } else {
@@ -206,7 +204,7 @@ void ForwardStream::OnCancel() {
 void ForwardStream::CancelIfStalled(absl::Time now) {
   {
     MutexLock lock(&mutex_);
-    if (!writing_ || cancelled_ || now - busy_began_ < ReadPatience(busy_bytes_)) return;
+    if (!writing_ || cancelled_ || !progress_.TooSlow(now)) return;
     cancelling_ = true;
   }
   context_->TryCancel();

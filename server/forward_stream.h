@@ -14,6 +14,7 @@
 #include "core/engine/engine.h"
 #include "grpcpp/grpcpp.h"
 #include "server/forward_exchange.h"
+#include "server/read_progress.h"
 #include "server/service_state.h"
 #include "server/stall_watch.h"
 
@@ -95,9 +96,7 @@ class ForwardStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grp
   absl::flat_hash_set<StepPtr> running_ ABSL_GUARDED_BY(mutex_);
   std::deque<StepPtr> answered_ ABSL_GUARDED_BY(mutex_);  // the front is being written while writing_
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
-  // Since there was no answer to write: when that was, and the bytes written and being written.
-  absl::Time busy_began_ ABSL_GUARDED_BY(mutex_);
-  uint64_t busy_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  ReadProgress progress_ ABSL_GUARDED_BY(mutex_);  // while there are answers to write
   uint64_t write_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   bool cancelling_ ABSL_GUARDED_BY(mutex_) = false;  // the context is in use
   bool half_closed_ ABSL_GUARDED_BY(mutex_) = false;

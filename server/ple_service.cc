@@ -66,6 +66,16 @@ MessageLimits LimitsOf(Rpc rpc, const ServiceState& state) {
   return limits;
 }
 
+Outcome TooLarge(Rpc rpc, uint64_t bytes, const MessageLimits& limits, const v1::GetModelResponse& model) {
+  Outcome outcome = TooLargeRequest(bytes, limits);
+  if (rpc != Rpc::kLookup) return outcome;
+  const std::string advice =
+      absl::StrCat("; of a segment's context_ids the last ", model.geometry().ngram_size() - 1, " are enough");
+  outcome.message += advice;
+  outcome.details.front().limit += advice;
+  return outcome;
+}
+
 }  // namespace
 
 template <typename Request, typename Response>
@@ -91,7 +101,7 @@ grpc::ServerUnaryReactor* PleService::Serve(Rpc rpc, void (PleService::*handle)(
     });
     (this->*handle)(call, &messages->request, &messages->response);
   } else if (parse == BoundedParse::kTooLarge) {
-    call->Complete(TooLargeRequest(request->Length(), limits));
+    call->Complete(TooLarge(rpc, request->Length(), limits, state_->model()));
   } else {
     call->Complete(MalformedRequest(std::string(Request::descriptor()->name())));
   }

@@ -3,11 +3,13 @@
 #include <utility>
 #include <vector>
 
+#include "server/read_progress.h"
+
 namespace pleiad {
 
-absl::Duration ReadPatience(uint64_t bytes) {
+absl::Duration UnaryReadPatience(uint64_t bytes) {
   constexpr uint64_t kSlowBytesPerSecond = 8 << 20;
-  return absl::Seconds(5) + absl::Seconds(1) * (static_cast<double>(bytes) / kSlowBytesPerSecond);
+  return ReadProgress::kPatience + absl::Seconds(static_cast<double>(bytes) / kSlowBytesPerSecond);
 }
 
 StallWatch::StallWatch(Admission* admission, Clock* clock) : admission_(admission), clock_(clock) {

@@ -1,4 +1,4 @@
-// Ends calls whose clients do not read, or read a trickle, once what they hold is wanted by others.
+// Ends calls whose clients do not read, or read a trickle (read_progress.h), once what they hold is wanted by others.
 #pragma once
 
 #include <cstdint>
@@ -16,12 +16,12 @@ namespace pleiad {
 class StallableCall {
  public:
   virtual ~StallableCall() = default;
-  // Ends the call if answers have waited to be taken for longer than ReadPatience. With no lock held.
+  // Ends the call if answers wait and its client is too slow for them. With no lock held.
   virtual void CancelIfStalled(absl::Time now) = 0;
 };
 
-// For answers of so many bytes, written one after another: five seconds and what a slow network needs.
-absl::Duration ReadPatience(uint64_t bytes);
+// For a unary answer of so many bytes, of which nothing is known until all are taken: what a slow network needs.
+absl::Duration UnaryReadPatience(uint64_t bytes);
 
 // While requests wait, or are refused, because the bound of all requests is reached, looks at every call once a second.
 // As long as there is room for all nobody is ended, however slowly it reads. Thread-safe.

@@ -15,9 +15,13 @@ std::shared_ptr<UnaryCall> UnaryCall::Create(ServiceState* state, grpc::Callback
 
 bool UnaryCall::Admit(uint64_t bytes) {
   if (!state_->admission.TryAdmit(bytes, client_in_flight(), &refused_by_)) {
-    refusal_ = refused_by_ == Admission::Limit::kTotal
-                   ? TooManyInFlight(state_->limits())
-                   : client_->TooManyInFlight(refused_by_, state_->admission.used(*client_in_flight()));
+    if (refused_by_ == Admission::Limit::kTotal) {
+      refusal_ = TooManyInFlight(state_->limits());
+    } else {
+      AdmissionLimits used = state_->admission.used(*client_in_flight());
+      used.bytes += bytes;
+      refusal_ = client_->TooManyInFlight(refused_by_, used);
+    }
     return false;
   }
   admitted_ = bytes;
@@ -62,7 +66,7 @@ void UnaryCall::OnCancel() {
 void UnaryCall::CancelIfStalled(absl::Time now) {
   {
     MutexLock lock(&mutex_);
-    if (!answered_ || now - *answered_ < ReadPatience(admitted_.value_or(0))) return;
+    if (!answered_ || now - *answered_ < UnaryReadPatience(admitted_.value_or(0))) return;
   }
   MutexLock lock(&context_mutex_);
   if (!done_) context_->TryCancel();

@@ -38,30 +38,26 @@ absl::StatusOr<ReplicatedCore::SitePtr> ReplicatedCore::Reach(size_t replica) {
   {
     MutexLock lock(&mutex_);
     site->number = next_site_++;
-    site->client = clients_[replica];
   }
-  if (site->client == nullptr) {
-    const ClientOptions options = options_.Of(options_.addresses[replica]);
-    absl::StatusOr<Client> client = connector_(options);
-    if (!client.ok()) return client.status();
-    if (!model_.model_id.empty() && client->model().model_id != model_.model_id) {
-      return absl::FailedPreconditionError(absl::StrCat(options.address, " serves model ", client->model().model_id,
-                                                        ": the sequences are of ", model_.model_id));
-    }
-    site->client = std::make_shared<Client>(*std::move(client));
+  // Anew each time, also where it was used before: another model may be served there now.
+  const ClientOptions options = options_.Of(options_.addresses[replica]);
+  absl::StatusOr<Client> client = connector_(options);
+  if (!client.ok()) return client.status();
+  if (!model_.model_id.empty() && client->model().model_id != model_.model_id) {
+    return absl::FailedPreconditionError(absl::StrCat(options.address, " serves model ", client->model().model_id,
+                                                      ": the sequences are of ", model_.model_id));
   }
+  site->client = std::make_shared<Client>(*std::move(client));
   const absl::StatusOr<HealthState> health = site->client->Health("pleiad.v1.Ple");
   if (absl::IsUnavailable(health.status()) || absl::IsDeadlineExceeded(health.status())) return health.status();
   if (health.ok() && *health == HealthState::kNotServing) {
-    return absl::UnavailableError(absl::StrCat(options_.addresses[replica], " is not ready to serve"));
+    return absl::UnavailableError(absl::StrCat(options.address, " is not ready to serve"));
   }
   StreamOptions stream;
   stream.reconnect_timeout = on() ? options_.reconnect_timeout : StreamOptions().reconnect_timeout;
   absl::StatusOr<std::unique_ptr<StepStream>> opened = site->client->OpenStream(stream);
   if (!opened.ok()) return opened.status();
   site->stream = *std::move(opened);
-  MutexLock lock(&mutex_);
-  clients_[replica] = site->client;
   return site;
 }
 

@@ -93,7 +93,10 @@ absl::StatusOr<ReplicatedCore::RecordPtr> ReplicatedCore::Open(const OpenOptions
     }
     absl::Status status;
     auto record = std::make_shared<ReplicatedRecord>();
-    absl::StatusOr<Sequence> opened = site->client->OpenSequence(options);
+    // A server that was started anew with another model is left.
+    OpenOptions checked = options;
+    if (checked.model_id.empty()) checked.model_id = model_.model_id;
+    absl::StatusOr<Sequence> opened = site->client->OpenSequence(checked);
     if (opened.ok()) {
       record->options = options;
       record->options.layers.clear();
@@ -102,7 +105,9 @@ absl::StatusOr<ReplicatedCore::RecordPtr> ReplicatedCore::Open(const OpenOptions
       status = opened.status();
     }
     MutexLock lock(&mutex_);
-    const bool gone = absl::IsUnavailable(status) || (absl::IsDeadlineExceeded(status) && on() && IsGone(site));
+    const bool other_model = ErrorReason(status) == Reason::kModelMismatch && checked.model_id == model_.model_id;
+    const bool gone =
+        absl::IsUnavailable(status) || other_model || (absl::IsDeadlineExceeded(status) && on() && IsGone(site));
     if (!status.ok() && (!gone || !on() || losses == options_.max_losses_of_a_step)) return status;
     if (status.ok() && site == site_ && !holding_) {
       record->handle = std::make_shared<Sequence>(*std::move(opened));

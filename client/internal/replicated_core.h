@@ -214,7 +214,6 @@ class ReplicatedCore {
 
   ReplicaSet replicas_ ABSL_GUARDED_BY(mutex_);
   RetryBudget budget_ ABSL_GUARDED_BY(mutex_);
-  std::map<size_t, std::shared_ptr<Client>> clients_ ABSL_GUARDED_BY(mutex_);
 
   std::thread mover_, tender_;
 };

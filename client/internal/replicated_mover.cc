@@ -36,6 +36,7 @@ absl::Status ReplicatedCore::Start() {
 
 void ReplicatedCore::Stop() {
   std::vector<std::shared_ptr<Sequence>> handles;
+  SitePtr site;
   {
     MutexLock lock(&mutex_);
     stopping_ = true;
@@ -46,7 +47,7 @@ void ReplicatedCore::Stop() {
   if (mover_.joinable()) mover_.join();
   if (tender_.joinable()) tender_.join();
   MutexLock lock(&mutex_);
-  const SitePtr site = site_;
+  site = std::exchange(site_, nullptr);
   if (site != nullptr) Leave(site);
   FailWaiting(absl::CancelledError("the client was closed"));
   for (const RecordPtr& record : records_) {
@@ -55,13 +56,11 @@ void ReplicatedCore::Stop() {
   }
   records_.clear();
   snapshots_.clear();
-  std::map<size_t, std::shared_ptr<Client>> clients = std::move(clients_);
   std::vector<std::shared_ptr<void>> garbage = std::move(garbage_);
-  site_ = nullptr;
   mutex_.Unlock();
   garbage.clear();
   handles.clear();
-  clients.clear();
+  site = nullptr;
   mutex_.Lock();
 }
 
@@ -153,7 +152,6 @@ void ReplicatedCore::MoveAfterLoss() {
   if (const SitePtr old = std::exchange(site_, nullptr); old != nullptr) {
     Leave(old);
     replicas_.Failed(old->replica, Now());
-    Discard(std::exchange(clients_[old->replica], nullptr));
     Discard(old);
   }
   lost_ = forgotten_ = draining_ = leaves_unreadable_ = false;
@@ -174,7 +172,6 @@ void ReplicatedCore::MoveAfterLoss() {
       now = Now();
       replicas_.Failed(*next, now);
       ++counters_.failed_attempts;
-      Discard(std::exchange(clients_[*next], nullptr));
       if (site.ok()) Discard(*std::move(site));
     } else if (now < deadline) {
       clock_->WaitUntil(&work_, &mutex_, std::min(deadline, next ? budget_.NextAt(now) : replicas_.NextAt()));
@@ -259,7 +256,6 @@ void ReplicatedCore::MoveTo(size_t replica, uint64_t ReplicatedCounters::*moves)
   if (!status.ok()) {
     replicas_.Failed(replica, Now());
     ++counters_.failed_attempts;
-    Discard(std::exchange(clients_[replica], nullptr));
   }
   if (!lost_ && !forgotten_) SendWaiting();
 }

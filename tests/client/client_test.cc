@@ -6,6 +6,7 @@
 #include <memory>
 #include <random>
 #include <utility>
+#include <vector>
 
 #include "client/error_info.h"
 #include "tests/client/fake_ple_server.h"
@@ -32,6 +33,28 @@ TEST(ClientTest, AHandleReleasesItsSequenceOnceWhenItIsDestroyed) {
   Client client = *Client::Over(connection);
   Sequence first = *client.OpenSequence();
   Sequence second = std::move(first);
+}
+
+TEST(ClientTest, OfALookupsContextOnlyWhatCountsIsSent) {
+  auto connection = std::make_shared<NiceMock<MockConnection>>();
+  ModelInfo model;
+  model.ngram_size = 3;
+  ON_CALL(*connection, GetModel).WillByDefault(Return(model));
+  LookupQuery sent;
+  ON_CALL(*connection, Lookup).WillByDefault([&sent](const LookupQuery& query) {
+    sent = query;
+    return LookupResult();
+  });
+  Client client = *Client::Over(connection);
+  std::vector<uint32_t> history(1'000'000, 5);
+  history.push_back(6);
+  const LookupQuery query{.segments = {{1, history}, {1, {3, 4}}, {2, {9}}, {1, {}}}, .token_ids = {1, 2, 3, 4, 5}};
+  EXPECT_TRUE(client.Lookup(query).ok());
+  std::vector<std::vector<uint32_t>> contexts;
+  for (const LookupSegment& segment : sent.segments) contexts.push_back(segment.context_ids);
+  EXPECT_EQ(contexts, (std::vector<std::vector<uint32_t>>{{5, 6}, {3, 4}, {9}, {}}));
+  EXPECT_EQ(sent.segments[2].num_tokens, 2u);
+  EXPECT_EQ(sent.token_ids, query.token_ids);
 }
 
 TEST(ClientTest, AReleasedOrDetachedHandleReleasesNothing) {

@@ -53,10 +53,15 @@ std::map<std::string, std::string> FakePleServer::affinities() {
   return affinities_;
 }
 
-void FakePleServer::Note(const std::string& method, const grpc::ServerContext& context) {
-  const auto it = context.client_metadata().find("x-pleiad-affinity");
+grpc::Status FakePleServer::Note(const std::string& method, const grpc::ServerContext& context) {
+  const auto value = [&context](const char* key) {
+    const auto it = context.client_metadata().find(key);
+    return it == context.client_metadata().end() ? "" : std::string(it->second.data(), it->second.size());
+  };
   MutexLock lock(&mutex_);
-  affinities_[method] = it == context.client_metadata().end() ? "" : std::string(it->second.data(), it->second.size());
+  affinities_[method] = value("x-pleiad-affinity");
+  if (token_.empty() || value("authorization") == "Bearer " + token_) return grpc::Status::OK;
+  return {grpc::StatusCode::UNAUTHENTICATED, "no such token"};
 }
 
 void FakePleServer::Restart() {
@@ -97,8 +102,11 @@ void FakePleServer::SetHealthy(const std::string& service, bool healthy) {
 
 grpc::Status FakePleServer::GetModel(grpc::ServerContext* context, const v1::GetModelRequest*,
                                      v1::GetModelResponse* out) {
-  Note("GetModel", *context);
-  out->set_model_id("toy");
+  if (grpc::Status s = Note("GetModel", *context); !s.ok()) return s;
+  {
+    MutexLock lock(&mutex_);
+    out->set_model_id(model_id_);
+  }
   out->set_server_version("0");
   v1::Geometry* geometry = out->mutable_geometry();
   geometry->set_hidden_size(options_.channels);
@@ -146,15 +154,29 @@ void FakePleServer::ExpireOldest() {
   sequences_.erase(sequences_.begin());
 }
 
-void FakePleServer::SetFull(bool full) {
+void FakePleServer::SetRoom(size_t sequences) {
   MutexLock lock(&mutex_);
-  full_ = full;
+  room_ = sequences;
+}
+
+void FakePleServer::SetModelId(const std::string& model_id) {
+  Forget();
+  MutexLock lock(&mutex_);
+  model_id_ = model_id;
+}
+
+void FakePleServer::SetToken(const std::string& token) {
+  MutexLock lock(&mutex_);
+  token_ = token;
 }
 
 grpc::Status FakePleServer::OpenSequence(grpc::ServerContext* context, const v1::OpenSequenceRequest* request,
                                          v1::OpenSequenceResponse* out) {
-  Note("OpenSequence", *context);
+  if (grpc::Status s = Note("OpenSequence", *context); !s.ok()) return s;
   MutexLock lock(&mutex_);
+  if (!request->model_id().empty() && request->model_id() != model_id_) {
+    return ToGrpc(context, Refused(grpc::INVALID_ARGUMENT, "another model", v1::REASON_MODEL_MISMATCH));
+  }
   for (const auto& [id, sequence] : sequences_) {
     if (request->client_key().empty() || sequence.client_key != request->client_key()) continue;
     out->set_sequence_id(id);
@@ -162,7 +184,8 @@ grpc::Status FakePleServer::OpenSequence(grpc::ServerContext* context, const v1:
     return grpc::Status::OK;
   }
   if (draining_) return ToGrpc(context, Refused(grpc::UNAVAILABLE, "draining", v1::REASON_DRAINING));
-  if (full_) return ToGrpc(context, Refused(grpc::RESOURCE_EXHAUSTED, "full", v1::REASON_CARRIES_FULL));
+  if (sequences_.size() >= room_)
+    return ToGrpc(context, Refused(grpc::RESOURCE_EXHAUSTED, "full", v1::REASON_CARRIES_FULL));
   Sequence sequence;
   sequence.client_key = request->client_key();
   for (uint32_t layer : options_.layers) sequence.carries.emplace(layer, FakeCarry(options_.channels));
@@ -269,7 +292,7 @@ void FakePleServer::Run(const v1::ForwardRequest& request, v1::ForwardResponse* 
 
 grpc::Status FakePleServer::Forward(grpc::ServerContext* context, const v1::ForwardRequest* request,
                                     v1::ForwardResponse* out) {
-  Note("Forward", *context);
+  if (grpc::Status s = Note("Forward", *context); !s.ok()) return s;
   MutexLock lock(&mutex_);
   Run(*request, out);
   return ToGrpc(context, out->status());
@@ -277,7 +300,7 @@ grpc::Status FakePleServer::Forward(grpc::ServerContext* context, const v1::Forw
 
 grpc::Status FakePleServer::ForwardStream(grpc::ServerContext* context,
                                           grpc::ServerReaderWriter<v1::ForwardResponse, v1::ForwardRequest>* stream) {
-  Note("ForwardStream", *context);
+  if (grpc::Status s = Note("ForwardStream", *context); !s.ok()) return s;
   v1::ForwardRequest request;
   while (stream->Read(&request)) {
     v1::ForwardResponse response;
@@ -292,7 +315,7 @@ grpc::Status FakePleServer::ForwardStream(grpc::ServerContext* context,
 
 grpc::Status FakePleServer::Lookup(grpc::ServerContext* context, const v1::LookupRequest* request,
                                    v1::LookupResponse* out) {
-  Note("Lookup", *context);
+  if (grpc::Status s = Note("Lookup", *context); !s.ok()) return s;
   size_t t = 0;
   out->mutable_embeddings()->set_dtype(v1::DTYPE_BF16);
   for (const v1::LookupSegment& segment : request->segments()) {
@@ -314,7 +337,7 @@ grpc::Status FakePleServer::Lookup(grpc::ServerContext* context, const v1::Looku
 
 grpc::Status FakePleServer::GetSequence(grpc::ServerContext* context, const v1::GetSequenceRequest* request,
                                         v1::GetSequenceResponse* out) {
-  Note("GetSequence", *context);
+  if (grpc::Status s = Note("GetSequence", *context); !s.ok()) return s;
   MutexLock lock(&mutex_);
   v1::Status refused;
   Sequence* sequence = Find(request->sequence_id(), request->epoch(), &refused);
@@ -332,12 +355,12 @@ grpc::Status FakePleServer::GetSequence(grpc::ServerContext* context, const v1::
 
 grpc::Status FakePleServer::Snapshot(grpc::ServerContext* context, const v1::SnapshotRequest* request,
                                      v1::SnapshotResponse* out) {
-  Note("Snapshot", *context);
+  if (grpc::Status s = Note("Snapshot", *context); !s.ok()) return s;
   MutexLock lock(&mutex_);
   v1::Status refused;
   Sequence* sequence = Find(request->sequence_id(), request->epoch(), &refused);
   if (sequence == nullptr) return ToGrpc(context, refused);
-  out->set_model_id("toy");
+  out->set_model_id(model_id_);
   for (const auto& [index, carry] : sequence->carries) {
     if (request->has_layer_index() && request->layer_index() != index) continue;
     v1::LayerAux* layer = out->add_layers();
@@ -350,7 +373,7 @@ grpc::Status FakePleServer::Snapshot(grpc::ServerContext* context, const v1::Sna
 
 grpc::Status FakePleServer::Restore(grpc::ServerContext* context, const v1::RestoreRequest* request,
                                     v1::RestoreResponse*) {
-  Note("Restore", *context);
+  if (grpc::Status s = Note("Restore", *context); !s.ok()) return s;
   MutexLock lock(&mutex_);
   v1::Status refused;
   Sequence* sequence = Find(request->sequence_id(), request->epoch(), &refused);
@@ -365,7 +388,7 @@ grpc::Status FakePleServer::Restore(grpc::ServerContext* context, const v1::Rest
 
 grpc::Status FakePleServer::Release(grpc::ServerContext* context, const v1::ReleaseRequest* request,
                                     v1::ReleaseResponse* out) {
-  Note("Release", *context);
+  if (grpc::Status s = Note("Release", *context); !s.ok()) return s;
   MutexLock lock(&mutex_);
   out->set_released(sequences_.erase(request->sequence_id()) > 0);
   changed_.NotifyAll();

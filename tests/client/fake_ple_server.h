@@ -73,8 +73,12 @@ class FakePleServer final : public v1::Ple::Service {
   void Forget();
   // The sequence that was opened before all others expires.
   void ExpireOldest();
-  // Opening fails for want of room.
-  void SetFull(bool full);
+  // Opening fails for want of room once so many sequences are open.
+  void SetRoom(size_t sequences);
+  // Forgets its sequences, as a server that was started anew with another model.
+  void SetModelId(const std::string& model_id);
+  // Calls, but for health, need it.
+  void SetToken(const std::string& token);
   // `x-pleiad-affinity` of the last call of each method; "" without one.
   std::map<std::string, std::string> affinities();
 
@@ -96,7 +100,8 @@ class FakePleServer final : public v1::Ple::Service {
     std::map<uint32_t, FakeCarry> carries;
   };
 
-  void Note(const std::string& method, const grpc::ServerContext& context);
+  // Not OK where the call has not the token.
+  grpc::Status Note(const std::string& method, const grpc::ServerContext& context);
   v1::Status Check(const v1::ForwardRequest& request, uint32_t layer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Run(const v1::ForwardRequest& request, v1::ForwardResponse* response) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Null and a status in `refused` when unknown or the epoch is old; raises the epoch.
@@ -113,7 +118,9 @@ class FakePleServer final : public v1::Ple::Service {
   uint64_t next_id_ ABSL_GUARDED_BY(mutex_) = 1000;
   int fail_steps_ ABSL_GUARDED_BY(mutex_) = 0;
   bool draining_ ABSL_GUARDED_BY(mutex_) = false;
-  bool full_ ABSL_GUARDED_BY(mutex_) = false;
+  size_t room_ ABSL_GUARDED_BY(mutex_) = SIZE_MAX;
+  std::string model_id_ ABSL_GUARDED_BY(mutex_) = "toy";
+  std::string token_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, std::string> affinities_ ABSL_GUARDED_BY(mutex_);
 };
 

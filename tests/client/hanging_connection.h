@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -30,10 +31,11 @@ class Hang {
     hangs_ = false;
     changed_.NotifyAll();
   }
-  // Called once, in the next Restore, after the server has answered it and before the caller knows.
-  void SetAfterRestore(std::function<void()> fn) {
+  enum class Point { kAfterOpen, kBeforeSnapshot, kAfterSnapshot, kAfterRestore };
+  // Called once, in the next such call: before the server has it, or after it has answered and before the caller knows.
+  void SetHook(Point point, std::function<void()> fn) {
     MutexLock lock(&mutex_);
-    after_restore_ = std::move(fn);
+    hooks_[point] = std::move(fn);
   }
   // Blocks until a reply is held back.
   void AwaitHeld() {
@@ -49,7 +51,7 @@ class Hang {
   bool hangs_ ABSL_GUARDED_BY(mutex_) = false;
   bool healthy_ ABSL_GUARDED_BY(mutex_) = true;
   int held_ ABSL_GUARDED_BY(mutex_) = 0;
-  std::function<void()> after_restore_ ABSL_GUARDED_BY(mutex_);
+  std::map<Point, std::function<void()>> hooks_ ABSL_GUARDED_BY(mutex_);
 };
 
 class HangingConnection final : public Connection {
@@ -60,7 +62,9 @@ class HangingConnection final : public Connection {
   absl::StatusOr<ModelInfo> GetModel() override { return inner_->GetModel(); }
   absl::StatusOr<OpenResult> Open(const OpenOptions& options) override {
     if (Hangs()) return NoAnswer();
-    return inner_->Open(options);
+    absl::StatusOr<OpenResult> opened = inner_->Open(options);
+    RunHook(Hang::Point::kAfterOpen);
+    return opened;
   }
   absl::StatusOr<SequenceStatus> GetSequence(SequenceId sequence, uint64_t epoch) override {
     if (Hangs()) return NoAnswer();
@@ -69,17 +73,15 @@ class HangingConnection final : public Connection {
   absl::StatusOr<SequenceSnapshot> Snapshot(SequenceId sequence, uint64_t epoch,
                                             std::optional<uint32_t> layer_index) override {
     if (Hangs()) return NoAnswer();
-    return inner_->Snapshot(sequence, epoch, layer_index);
+    RunHook(Hang::Point::kBeforeSnapshot);
+    absl::StatusOr<SequenceSnapshot> snapshot = inner_->Snapshot(sequence, epoch, layer_index);
+    RunHook(Hang::Point::kAfterSnapshot);
+    return snapshot;
   }
   absl::Status Restore(SequenceId sequence, uint64_t epoch, const SequenceSnapshot& snapshot) override {
     if (Hangs()) return NoAnswer();
     const absl::Status status = inner_->Restore(sequence, epoch, snapshot);
-    std::function<void()> after;
-    {
-      MutexLock lock(&hang_->mutex_);
-      after = std::exchange(hang_->after_restore_, nullptr);
-    }
-    if (after) after();
+    RunHook(Hang::Point::kAfterRestore);
     return status;
   }
   absl::StatusOr<bool> Release(SequenceId sequence, uint64_t epoch) override {
@@ -140,6 +142,14 @@ class HangingConnection final : public Connection {
     bool cancelled_ = false;  // guarded by the hang's mutex
   };
 
+  void RunHook(Hang::Point point) {
+    std::function<void()> hook;
+    {
+      MutexLock lock(&hang_->mutex_);
+      hook = std::exchange(hang_->hooks_[point], nullptr);
+    }
+    if (hook) hook();
+  }
   static absl::Status NoAnswer() { return absl::DeadlineExceededError("no answer in time"); }
   bool Hangs() const {
     MutexLock lock(&hang_->mutex_);

@@ -329,7 +329,7 @@ TEST_F(ReplicatedClientTest, ASequenceThatExpiredAndFindsNoRoomFailsAloneAndIsBu
   ASSERT_TRUE(client->Run(StepOf(from), {&other}).ok());
   FakePleServer& server = Serving(*client);
   server.ExpireOldest();
-  server.SetFull(true);
+  server.SetRoom(0);
   Step again = StepOf(from);
   again.segments[0].position = one.position(kLayer);
   for (int i = 0; i < 3; ++i) {
@@ -337,7 +337,7 @@ TEST_F(ReplicatedClientTest, ASequenceThatExpiredAndFindsNoRoomFailsAloneAndIsBu
     EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
     EXPECT_TRUE(client->Run(StepOf(from), {&other}).ok());
   }
-  server.SetFull(false);
+  server.SetRoom(SIZE_MAX);
   const absl::StatusOr<StepResult> result = client->Run(again, {&one});
   ASSERT_TRUE(result.ok()) << result.status();
   EXPECT_EQ(result->segments[0].position, 6u);

@@ -79,7 +79,7 @@ TEST_F(ReplicatedClockTest, ARestoreThatAMoveOverlapsIsDoneWhereTheSequenceIsThe
   ASSERT_THAT(at_three, IsOk());
   ASSERT_THAT(Run(*sequence_, 4), IsOk());
   ReplicatedSequence other = *client_->OpenSequence();
-  HangOf(first_).SetAfterRestore([&] {
+  HangOf(first_).SetHook(Hang::Point::kAfterRestore, [&] {
     servers_[first_].Stop();
     EXPECT_THAT(Run(other, 1), IsOk()) << "on the next replica";
   });

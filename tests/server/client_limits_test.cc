@@ -52,6 +52,54 @@ TEST(ClientLimits, CallsPastTheBytesOfAClientAreRefused) {
   ExpectRefusedMeanwhile(flags, "at most 20 bytes in flight (--client-max-bytes)");
 }
 
+TEST(ClientLimits, ARefusalForBytesCountsTheRequestItself) {
+  ServerFlags flags = TestFlags();
+  flags.access.client_max_bytes = 1000;
+  TestServer server(FakeEngine::Mode::kHold, StartAs::kLoaded, flags);
+  std::thread call([&] { Forward(server, 1); });
+  server.engine().WaitForHeld(1);
+  // Less than its share is in flight, and the history of a lookup passes it.
+  v1::LookupRequest lookup;
+  lookup.add_token_ids(11);
+  v1::LookupSegment* segment = lookup.add_segments();
+  segment->set_num_tokens(1);
+  segment->mutable_context_ids()->Resize(1000, 11);
+  grpc::ClientContext context;
+  v1::LookupResponse response;
+  EXPECT_EQ(server.stub().Lookup(&context, lookup, &response).error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  const v1::Status status = TrailingStatus(context);
+  ASSERT_EQ(status.details_size(), 1);
+  EXPECT_GT(std::stoull(status.details(0).value()), 1000u + 500u) << "both requests";
+  EXPECT_THAT(status.message(), HasSubstr("bytes in flight with this request: at most 1000 bytes"));
+  server.engine().AnswerOldest();
+  call.join();
+}
+
+TEST(ClientLimits, ALookupWithALongHistoryIsRefusedWithWhatIsEnough) {
+  TestServer server;
+  v1::LookupRequest lookup;
+  lookup.set_want_row_ids(true);
+  lookup.add_token_ids(11);
+  v1::LookupSegment* segment = lookup.add_segments();
+  segment->set_num_tokens(1);
+  segment->mutable_context_ids()->Resize(125'000, 11);
+  const auto call = [&](v1::Status* status) {
+    grpc::ClientContext context;
+    v1::LookupResponse response;
+    const grpc::Status ended = server.stub().Lookup(&context, lookup, &response);
+    *status = TrailingStatus(context);
+    return ended.error_code();
+  };
+  v1::Status status;
+  EXPECT_EQ(call(&status), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_THAT(status.message(), HasSubstr("request 125"));
+  EXPECT_THAT(status.message(), HasSubstr("of a segment's context_ids the last 2 are enough"));
+  ASSERT_EQ(status.details_size(), 1);
+  EXPECT_THAT(status.details(0).limit(), HasSubstr("context_ids"));
+  segment->mutable_context_ids()->Truncate(2);
+  EXPECT_EQ(call(&status), grpc::StatusCode::OK) << status.message();
+}
+
 TEST(ClientLimits, AStreamIsNotReadPastThem) {
   ServerFlags flags = TestFlags();
   flags.access.client_max_requests = 2;

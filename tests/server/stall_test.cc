@@ -1,9 +1,12 @@
 // Streams whose clients do not read.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <memory>
 #include <string>
+#include <thread>
 
+#include "server/read_progress.h"
 #include "server/stall_watch.h"
 #include "tests/server/test_server.h"
 #include "tests/support/fake_clock.h"
@@ -51,7 +54,7 @@ TEST_F(StallTest, AnUnreadAnswerGivesWayToWhoWaits) {
   clock_.Advance(StallWatch::kPeriod);
   clock_.AwaitWaiterAnew();
   EXPECT_EQ(server_->engine().submitted(), 2u) << "too early";
-  clock_.Advance(ReadPatience(1000));
+  clock_.Advance(ReadProgress::kPatience);
   v1::ForwardResponse response;
   ASSERT_TRUE(stream->Read(&response));
   EXPECT_EQ(response.request_id(), 7u);
@@ -78,7 +81,7 @@ TEST_F(StallTest, AnUnreadUnaryAnswerGivesWayToo) {
   clock_.Advance(StallWatch::kPeriod);
   clock_.AwaitWaiterAnew();
   EXPECT_EQ(server.engine().submitted(), 1u) << "too early";
-  clock_.Advance(ReadPatience(1000));
+  clock_.Advance(ReadProgress::kPatience);
   v1::ForwardResponse response;
   ASSERT_TRUE(stream->Read(&response));
   EXPECT_EQ(response.request_id(), 7u);
@@ -121,7 +124,7 @@ TEST_F(StallTest, AStreamThatTakesAnAnswerNowAndThenGivesWayAsWell) {
   TakeAnswer(slow);
   ASSERT_TRUE(slow.SendWhole(1, Step(5, 1).SerializeAsString()));
   clock_.AwaitWaiter();  // waits in the place of the one that waited
-  clock_.Advance(ReadPatience(10'000) - absl::Seconds(4) + StallWatch::kPeriod);
+  clock_.Advance(ReadProgress::kPatience - absl::Seconds(4) + StallWatch::kPeriod);
   slow.ReadToEnd(1);
   deaf.ReadToEnd(1);
 }
@@ -151,6 +154,86 @@ TEST_F(StallTest, WhereThereIsRoomAnAnswerMayStayUnread) {
   }
   stream->WritesDone();
   EXPECT_TRUE(stream->Finish().ok());
+}
+
+// A stream with eight answers of 4 MiB, while others wait for room that it, and steps that are held, have.
+class LargeAnswersTest : public ::testing::Test {
+ protected:
+  LargeAnswersTest() {
+    constexpr uint32_t kTokens = 1 << 17;
+    ServerFlags flags = TestFlags();
+    flags.max_tokens = kTokens;
+    flags.max_inflight_requests = 16;  // half of them for one stream
+    flags.max_inflight_bytes = 1 << 30;
+    server_ = std::make_unique<TestServer>(FakeEngine::Mode::kAnswerAtOnce, StartAs::kLoaded, flags, &clock_);
+    const std::string address = server_->server().addresses().addresses.front().ToString();
+    peer_ = std::make_unique<RawHttp2>(address, /*window=*/0);
+    peer_->OpenWindow(0, 1 << 30);
+    peer_->Call(1, kForwardStream);
+    v1::ForwardRequest large = Step(1, 1);
+    large.mutable_segments(0)->set_num_tokens(kTokens);
+    large.mutable_token_ids()->Resize(kTokens, 11);
+    large.mutable_highway()->Clear();
+    large.mutable_highway()->set_zeros(true);
+    for (int i = 0; i < 8; ++i) EXPECT_TRUE(peer_->SendWhole(1, large.SerializeAsString()));
+    while (server_->engine().submitted() < 8) std::this_thread::yield();
+    server_->engine().SetMode(FakeEngine::Mode::kHold);
+    // More than there will be room for when all answers are taken.
+    for (auto& other : others_) {
+      other = std::make_unique<RawHttp2>(address, /*window=*/0);
+      other->Call(1, kForwardStream);
+      EXPECT_TRUE(other->SendWhole(1, Step(2, 1).SerializeAsString()));
+    }
+    clock_.AwaitWaiter();
+  }
+
+  // False: the stream was ended.
+  bool Take(uint32_t bytes) {
+    peer_->OpenWindow(1, bytes);
+    for (size_t taken = 0; taken < bytes;) {
+      const RawHttp2::Frame frame = peer_->Read();
+      if (frame.type == RawHttp2::kClosed || frame.type == RawHttp2::kReset) return false;
+      if (frame.type == RawHttp2::kData) taken += frame.payload.size();
+    }
+    return true;
+  }
+  // The watch looks at every call.
+  void Look() {
+    clock_.Advance(StallWatch::kPeriod);
+    clock_.AwaitWaiterAnew();
+  }
+
+  FakeClock clock_;
+  std::unique_ptr<TestServer> server_;
+  std::unique_ptr<RawHttp2> peer_;
+  std::array<std::unique_ptr<RawHttp2>, 20> others_;
+};
+
+TEST_F(LargeAnswersTest, AClientOnASlowLinkIsNotEnded) {
+  // 20 Mbit/s.
+  for (int second = 0; second < 12; ++second) {
+    ASSERT_TRUE(Take(5 << 19)) << second;
+    Look();
+  }
+  EXPECT_TRUE(Take(2 << 20)) << "the rest";
+}
+
+TEST_F(LargeAnswersTest, AClientThatStopsIsEndedSoonHoweverMuchItTookBefore) {
+  ASSERT_TRUE(Take(22 << 20));
+  for (int second = 0; second < 5; ++second) Look();
+  clock_.Advance(5 * StallWatch::kPeriod);
+  peer_->ReadToEnd(1);
+}
+
+TEST_F(LargeAnswersTest, AClientThatTakesATrickleIsEnded) {
+  // 8 Mbit/s: half of every second behind.
+  bool taken = true;
+  for (int second = 0; second < 30 && taken; ++second) {
+    taken = Take(1 << 20);
+    clock_.Advance(StallWatch::kPeriod);
+    if (second < 8) clock_.AwaitWaiterAnew();
+  }
+  EXPECT_FALSE(taken);
 }
 
 }  // namespace
