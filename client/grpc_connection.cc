@@ -18,6 +18,7 @@
 #include "client/internal/mutex.h"
 #include "client/internal/raw_stream.h"
 #include "client/internal/region_stream.h"
+#include "client/internal/step_message.h"
 #include "pleiad/v1/ple.grpc.pb.h"
 #include "proto/wire/forward_message.h"
 
@@ -58,19 +59,12 @@ class GrpcStepConnection final : public StepConnection {
   GrpcStepConnection(std::shared_ptr<grpc::Channel> channel, ChannelAccess* access)
       : stream_(std::move(channel), "/pleiad.v1.Ple/ForwardStream", access) {}
 
-  bool Write(const WireStep& step) override {
-    request_.Clear();
-    internal::ToWireHead(step, &request_);
-    if (!step.sends_highway()) return stream_.Write(SerializeForwardMessage(request_));
-    const Highway& highway = step.highway;
-    const grpc::Slice bytes = highway.owner != nullptr ? ReferenceSlice(highway.data, highway.owner)
-                                                       : grpc::Slice(highway.data.data(), highway.data.size());
-    return stream_.Write(SerializeForwardMessage(request_, ToWire(highway.dtype), {bytes}));
-  }
+  bool Write(const WireStep& step) override { return stream_.Write(internal::SerializeStep(step)); }
 
   std::optional<WireReply> Read() override {
     grpc::ByteBuffer message;
     if (malformed_ || !stream_.Read(&message)) return std::nullopt;
+    if (std::optional<WireReply> reply = internal::ReadPlainReply(message)) return reply;
     auto tensor = std::make_shared<TensorBytes>();
     if (!ParseForwardMessage(&message, &response_, tensor.get())) {
       malformed_ = true;
@@ -98,7 +92,6 @@ class GrpcStepConnection final : public StepConnection {
 
  private:
   internal::RawStream stream_;
-  v1::ForwardRequest request_;    // of the writing thread
   v1::ForwardResponse response_;  // of the reading thread
   bool malformed_ = false;        // of the reading thread
 };

@@ -8,6 +8,7 @@
 #include <memory>
 
 #include "core/engine/engine.h"
+#include "google/protobuf/arena.h"
 #include "grpcpp/support/byte_buffer.h"
 #include "pleiad/v1/ple.pb.h"
 #include "proto/wire/tensor_bytes.h"
@@ -24,7 +25,8 @@ class ForwardExchange {
   // tensor is not read to its end, and refused.
   bool Receive(grpc::ByteBuffer* message, const ServiceLimits& limits);
 
-  const v1::ForwardRequest& request() const { return request_; }
+  // Until Forget.
+  const v1::ForwardRequest& request() const { return *request_; }
   // What it holds of the memory for messages: the request as it came and as it is kept, and the tensor of the response.
   uint64_t bytes(const ServiceLimits& limits, const RegionAccess& access = {}) const;
   // The engine's request. It points into the exchange, which stays where it is until the engine has answered.
@@ -39,7 +41,8 @@ class ForwardExchange {
   // The last to go: gRPC 1.51 counts received slices in its quota, and under pressure crashes where the last reference
   // to one goes on a thread of ours; a byte buffer's destruction it is prepared for.
   grpc::ByteBuffer message_;
-  v1::ForwardRequest request_;
+  google::protobuf::Arena arena_;  // of the request: one with many segments is many objects
+  v1::ForwardRequest* request_ = google::protobuf::Arena::CreateMessage<v1::ForwardRequest>(&arena_);
   TensorBytes tensor_;
   bool too_large_ = false;
   StepRegions regions_;

@@ -120,7 +120,7 @@ void ToWire(const RegionSpan& span, v1::RegionRef* out) {
   out->set_bytes(span.bytes);
 }
 
-void ToWireHead(const WireStep& step, v1::ForwardRequest* out) {
+void ToWire(const WireStep& step, v1::ForwardRequest* out) {
   out->set_request_id(step.request_id);
   out->set_epoch(step.epoch);
   out->set_mode(step.mode == StepMode::kForward ? v1::MODE_FORWARD : v1::MODE_PRESTAGE);
@@ -143,13 +143,10 @@ void ToWireHead(const WireStep& step, v1::ForwardRequest* out) {
     out->mutable_highway()->set_dtype(ToWire(step.highway.dtype));
     ToWire(*step.highway.region, out->mutable_highway()->mutable_region());
   }
-  if (!step.highway.zeros) return;
-  out->mutable_highway()->set_dtype(ToWire(step.highway.dtype));
-  out->mutable_highway()->set_zeros(true);
-}
-
-void ToWire(const WireStep& step, v1::ForwardRequest* out) {
-  ToWireHead(step, out);
+  if (step.highway.zeros) {
+    out->mutable_highway()->set_dtype(ToWire(step.highway.dtype));
+    out->mutable_highway()->set_zeros(true);
+  }
   if (!step.sends_highway()) return;
   out->mutable_highway()->set_dtype(ToWire(step.highway.dtype));
   out->mutable_highway()->set_data(step.highway.data.data(), step.highway.data.size());

@@ -33,8 +33,6 @@ void ToWire(const LayerAux& layer, v1::LayerAux* out);
 void ToWire(const OpenOptions& options, v1::OpenSequenceRequest* out);
 void ToWire(const LookupQuery& query, v1::LookupRequest* out);
 void ToWire(const RegionSpan& span, v1::RegionRef* out);
-// All but a highway's bytes.
-void ToWireHead(const WireStep& step, v1::ForwardRequest* out);
 v1::DType ToWire(DType dtype);
 // Copies the highway.
 void ToWire(const WireStep& step, v1::ForwardRequest* out);

@@ -13,7 +13,7 @@
 
 namespace pleiad::client::internal {
 
-struct StepQueue::Lane {
+struct alignas(64) StepQueue::Lane {
   struct Item {
     EntryPtr entry;
     uint64_t start = 0;
@@ -24,6 +24,11 @@ struct StepQueue::Lane {
   absl::InlinedVector<Item, 2> items;  // unanswered, in order
   size_t admitted = 0;                 // of them, from the front
   uint64_t next = 0;                   // end of the last step submitted
+
+  void Prefetch() const {
+    __builtin_prefetch(this, 1);
+    __builtin_prefetch(reinterpret_cast<const char*>(this) + 64, 1);
+  }
 };
 
 namespace {
@@ -32,37 +37,6 @@ constexpr uint64_t kMessageOverhead = 1 << 10;  // of a request besides its tens
 
 absl::Status Refuse(absl::StatusCode code, std::string message, ErrorDetail detail) {
   return WithDetail(absl::Status(code, message), detail);
-}
-
-// Brings the tensor of `result`, in `output` or in `output_pieces`, to its place.
-absl::Status Place(const StepQueue::OutputPlace& place, StepResult* result) {
-  if (result->output_pieces.pieces.empty() && place.bytes.empty() && !place.pieces) return absl::OkStatus();
-  TensorPieces tensor = std::move(result->output_pieces);
-  result->output_pieces = {};
-  if (tensor.pieces.empty() && !result->output.empty()) {
-    auto owner = std::make_shared<const std::string>(std::move(result->output));
-    tensor.pieces = {absl::MakeConstSpan(reinterpret_cast<const std::byte*>(owner->data()), owner->size())};
-    tensor.owner = std::move(owner);
-  }
-  result->output.clear();
-  size_t size = 0;
-  for (const auto& piece : tensor.pieces) size += piece.size();
-  if (!place.bytes.empty()) {
-    if (size != place.bytes.size()) {
-      return absl::InternalError(
-          absl::StrCat("an output of ", size, " bytes came, the step says ", place.bytes.size()));
-    }
-    std::byte* to = place.bytes.data();
-    for (const auto& piece : tensor.pieces) to = std::copy(piece.begin(), piece.end(), to);
-  } else if (place.pieces) {
-    result->output_pieces = std::move(tensor);
-  } else {
-    result->output.reserve(size);
-    for (const auto& piece : tensor.pieces) {
-      result->output.append(reinterpret_cast<const char*>(piece.data()), piece.size());
-    }
-  }
-  return absl::OkStatus();
 }
 
 // The first segment whose sequence an earlier one names.
@@ -93,15 +67,6 @@ uint32_t TimeoutMs(absl::Duration timeout) {
 }
 
 }  // namespace
-
-void StepQueue::Completion::Deliver() {
-  if (result.ok()) {
-    const absl::Status placed = Place(place, &*result);
-    if (!placed.ok()) result = placed;
-  }
-  done(std::move(result));
-  done = nullptr;
-}
 
 StepQueue::StepQueue(const ModelInfo& model) : model_(model), stream_id_(NextStreamId()) {}
 StepQueue::~StepQueue() = default;
@@ -167,9 +132,35 @@ absl::Status StepQueue::Prepare(const Step& step, WireStep* wire) const {
   return absl::OkStatus();
 }
 
+std::vector<StepQueue::Lane*> StepQueue::FindLanes(const Step& step, uint32_t layer_index) {
+  // Steps of many sequences find them cold, so what is touched of all is asked for before the first is.
+  std::vector<Lane*> lanes(step.segments.size());
+  const auto key = [&](size_t i) {
+    const Sequence* sequence = step.segments[i].sequence;
+    return LaneKey(sequence == nullptr ? nullptr : sequence->state_.get(), layer_index);
+  };
+  for (size_t i = 0; i < lanes.size(); ++i) {
+    if (key(i).first == nullptr) continue;
+    key(i).first->Prefetch();
+    lanes_.prefetch(key(i));
+  }
+  for (size_t i = 0; i < lanes.size(); ++i) {
+    if (key(i).first == nullptr) continue;
+    std::unique_ptr<Lane>& lane = lanes_[key(i)];
+    if (lane == nullptr) {
+      lane = std::make_unique<Lane>();
+      lane->key = key(i);
+    }
+    lanes[i] = lane.get();
+    lanes[i]->Prefetch();
+  }
+  return lanes;
+}
+
 void StepQueue::JoinLanes(const Step& step, Entry* entry) {
   entry->wire.segments.reserve(step.segments.size());
   entry->places.reserve(step.segments.size());
+  const std::vector<Lane*> lanes = FindLanes(step, *entry->wire.layer_index);
   for (uint32_t i = 0; i < step.segments.size(); ++i) {
     const StepSegment& segment = step.segments[i];
     WireSegment& wire = entry->wire.segments.emplace_back();
@@ -185,14 +176,10 @@ void StepQueue::JoinLanes(const Step& step, Entry* entry) {
       wanted_epoch_ = sequence->epoch() + 1;
     }
 
-    const LaneKey key(sequence.get(), *entry->wire.layer_index);
-    std::unique_ptr<Lane>& lane = lanes_[key];
-    if (lane == nullptr) {
-      lane = std::make_unique<Lane>();
-      lane->key = key;
-      lane->next = sequence->carry(key.second).position;
-    }
-    Entry::Place place{sequence, lane.get(), i};
+    Lane* const lane = lanes[i];
+    // What it was left at may be another sequence's that was in the same place, or from before a restore.
+    if (lane->items.empty()) lane->next = sequence->carry(lane->key.second).position;
+    Entry::Place place{sequence, lane, i};
     place.names_start = segment.fresh || segment.position.has_value();
     place.fresh = segment.fresh;
     place.start = segment.position.value_or(segment.fresh ? 0 : lane->next);
@@ -203,7 +190,13 @@ void StepQueue::JoinLanes(const Step& step, Entry* entry) {
   }
 }
 
+void StepQueue::DropIdleLanes() {
+  absl::erase_if(lanes_, [](const auto& entry) { return entry.second->items.empty(); });
+  most_lanes_ = kMostIdleLanes + 2 * lanes_.size();
+}
+
 void StepQueue::Add(Step step, StepCallback done) {
+  if (lanes_.size() >= most_lanes_) DropIdleLanes();
   auto entry = std::make_shared<Entry>();
   entry->done = std::move(done);
   entry->place = {step.output, step.output_pieces};
@@ -222,6 +215,7 @@ void StepQueue::Add(Step step, StepCallback done) {
 
   entries_.emplace(wire.request_id, entry);
   std::vector<Lane*> lanes;
+  lanes.reserve(entry->places.size());
   for (const Entry::Place& place : entry->places) {
     place.lane->items.push_back({entry, place.start, place.end});
     lanes.push_back(place.lane);
@@ -294,11 +288,6 @@ void StepQueue::Advance(std::vector<Lane*> lanes) {
   while (!lanes.empty()) {
     Lane* lane = lanes.back();
     lanes.pop_back();
-    if (lane->items.empty()) {
-      lanes.erase(std::remove(lanes.begin(), lanes.end(), lane), lanes.end());
-      lanes_.erase(LaneKey(lane->key));
-      continue;
-    }
     if (lane->admitted == lane->items.size()) continue;
     const EntryPtr entry = lane->items[lane->admitted].entry;
     DoomFollower(entry.get());
@@ -310,7 +299,9 @@ void StepQueue::Advance(std::vector<Lane*> lanes) {
       for (Lane* next : Complete(entry, *entry->doom)) lanes.push_back(next);
     } else if (Admissible(*entry)) {
       Admit(entry);
-      for (const Entry::Place& place : entry->places) lanes.push_back(place.lane);
+      for (const Entry::Place& place : entry->places) {
+        if (place.lane->admitted < place.lane->items.size()) lanes.push_back(place.lane);
+      }
     }
   }
   if (wanted_epoch_ > epoch_ && admitted_ == 0) {
@@ -336,9 +327,14 @@ std::shared_ptr<const StepQueue::Entry> StepQueue::Next() {
 
 std::vector<StepQueue::Lane*> StepQueue::Complete(const EntryPtr& entry, absl::StatusOr<StepResult> result) {
   std::vector<Lane*> lanes;
+  lanes.reserve(entry->places.size());
+  for (const Entry::Place& place : entry->places) {
+    place.lane->Prefetch();
+    place.sequence->Prefetch();
+  }
   for (const Entry::Place& place : entry->places) {
     Lane& lane = *place.lane;
-    lanes.push_back(&lane);
+    if (lane.items.size() > 1) lanes.push_back(&lane);
     lane.items.erase(std::find_if(lane.items.begin(), lane.items.end(),
                                   [&](const Lane::Item& item) { return item.entry == entry; }));
     if (entry->admitted) --lane.admitted;

@@ -97,11 +97,16 @@ class StepQueue {
 
  private:
   using EntryPtr = std::shared_ptr<Entry>;
-  using LaneKey = std::pair<SequenceState*, uint32_t>;
+  using LaneKey = std::pair<SequenceState*, uint32_t>;  // the pointer is not followed
+  static constexpr size_t kMostIdleLanes = 1024;
 
   // Why the step cannot be sent, found without the server; fills in the layer.
   absl::Status Prepare(const Step& step, WireStep* wire) const;
   void JoinLanes(const Step& step, Entry* entry);
+  // Of each segment; null without a sequence.
+  std::vector<Lane*> FindLanes(const Step& step, uint32_t layer_index);
+  // Between steps.
+  void DropIdleLanes();
   bool Admissible(const Entry& entry) const;
   void Admit(const EntryPtr& entry);
   // Dooms a step without a start of its own that is first behind a failed one.
@@ -119,7 +124,9 @@ class StepQueue {
   uint64_t wanted_epoch_ = 1;  // above epoch_: nothing is admitted until nothing is unanswered
   size_t admitted_ = 0;
   std::map<uint64_t, EntryPtr> entries_;  // unanswered, by request id
+  // Those without steps stay for the next one, though their sequences may be gone, until there are many.
   absl::flat_hash_map<LaneKey, std::unique_ptr<Lane>> lanes_;
+  size_t most_lanes_ = kMostIdleLanes;
   std::deque<EntryPtr> ready_;  // admitted, to be sent
   std::vector<Completion> completions_;
 };

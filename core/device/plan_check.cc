@@ -1,5 +1,7 @@
 #include "core/device/plan_check.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "core/base/status_macros.h"
@@ -54,6 +56,23 @@ absl::Status CheckCarry(const DeviceOptions& options, CarrySlot carry, const Rin
   return absl::OkStatus();
 }
 
+static absl::Status CheckGather(const DeviceOptions& options, absl::Span<const GatherIndex> gather) {
+  // Most plans name slots alone; so many at a time are compared without a branch.
+  constexpr size_t kBlock = 1024;
+  const auto slots = static_cast<uint32_t>(std::min<uint64_t>(options.arena_slots, GatherIndex::kLimit));
+  for (; !gather.empty(); gather.remove_prefix(std::min(gather.size(), kBlock))) {
+    const auto block = gather.subspan(0, kBlock);
+    uint32_t others = 0;
+    for (const GatherIndex index : block) others |= index.bits() >= slots ? 1 : 0;
+    if (others == 0) continue;
+    for (const GatherIndex index : block) {
+      if (index.row() < (index.in_staging() ? options.staging_rows : options.arena_slots)) continue;
+      return Bad(index.in_staging() ? "gather staging row" : "gather slot", index.row(), "is past the end");
+    }
+  }
+  return absl::OkStatus();
+}
+
 // Segments and parts cover the batch.
 static absl::Status CheckSegments(const DeviceOptions& options, const BatchPlan& plan) {
   size_t part = 0;
@@ -87,11 +106,7 @@ absl::Status CheckPlan(const DeviceOptions& options, size_t layers, TensorMemory
     if (fill.slot.value() >= options.arena_slots) return Bad("fill.slot", fill.slot.value(), "is past the arena");
     if (fill.staging_row >= options.staging_rows) return Bad("fill.staging_row", fill.staging_row, "is past staging");
   }
-  for (GatherIndex index : plan.gather) {
-    if (index.row() >= (index.in_staging() ? options.staging_rows : options.arena_slots)) {
-      return Bad(index.in_staging() ? "gather staging row" : "gather slot", index.row(), "is past the end");
-    }
-  }
+  PLEIAD_RETURN_IF_ERROR(CheckGather(options, plan.gather));
   if (plan.embeddings != nullptr) {
     if (plan.segments.empty() && plan.parts.empty()) return absl::OkStatus();
     return Bad("segments.size", plan.segments.size(), "must be 0 with embeddings");

@@ -40,11 +40,11 @@ CarryImage CarryState::Image() const {
   image.last_step_start = last_step_start_;
   image.head = head_;
   image.ring = ring_;
-  image.history = history_;
+  image.history.assign(history_.begin(), history_.end());
   image.has_undo = has_undo_;
   if (!has_undo_) return image;
   image.undo_valid = undo_valid_;
-  image.undo_history = undo_history_;
+  image.undo_history.assign(undo_history_.begin(), undo_history_.end());
   return image;
 }
 
@@ -95,7 +95,7 @@ void CarryState::MoveTo(const StepStart& start) {
   if (start.kind == StartKind::kRing) return;
   low_ = last_step_start_ = head_ = start.position;
   ring_ = start.ring;
-  history_ = start.history;
+  history_.assign(start.history.begin(), start.history.end());
   has_undo_ = false;
 }
 

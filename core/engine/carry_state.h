@@ -5,6 +5,7 @@
 #include <optional>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/types/span.h"
 #include "core/base/plan.h"
 #include "core/base/strong_id.h"
@@ -21,6 +22,9 @@ struct CarryShape {
   uint32_t ring_rows() const { return state_len + rollback_tokens; }
 };
 
+// The ids before a position, oldest first; context_len of them.
+using TokenHistory = absl::InlinedVector<uint32_t, 4>;
+
 enum class StartKind : uint8_t { kRing, kUndo, kFresh };
 
 // Where a step begins.
@@ -28,7 +32,7 @@ struct StepStart {
   StartKind kind = StartKind::kRing;
   Position position;
   RingView ring;
-  std::vector<uint32_t> history;  // [context_len], oldest first
+  TokenHistory history;
 };
 
 // All of it, for a carry that outlives its process.
@@ -81,11 +85,11 @@ class CarryState {
   // The ring and the history describe head_; position_ <= head_ differs from it after a move back.
   Position head_;
   RingView ring_;
-  std::vector<uint32_t> history_;  // ids before head_, newest last; at most rollback + context_len
+  absl::InlinedVector<uint32_t, 12> history_;  // ids before head_, newest last; at most rollback + context_len
   // Set while the start of the last step lies in the undo rows.
   bool has_undo_ = false;
   uint32_t undo_valid_ = 0;
-  std::vector<uint32_t> undo_history_;
+  TokenHistory undo_history_;
 };
 
 }  // namespace pleiad

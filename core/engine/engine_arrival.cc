@@ -47,6 +47,23 @@ StepId EngineImpl::Submit(StepRequest request, std::function<void(StepResult)> d
   return StepId(op->arrival);
 }
 
+void EngineImpl::FindSequences(StepOp& op) {
+  const bool has_layer = FindLayer(model_.config, op.request.layer).has_value();
+  for (const StepSegment& segment : op.request.segments) sequences_.PrefetchFind(segment.sequence);
+  uint32_t first_token = 0;
+  for (size_t i = 0; i < op.segments.size(); ++i) {
+    SegmentWork& work = op.segments[i];
+    work.id = op.request.segments[i].sequence;
+    work.first_token = first_token;
+    first_token += op.request.segments[i].num_tokens;
+    if (work.id != SequenceId(0)) work.sequence = sequences_.Find(work.id);
+    if (work.sequence != nullptr) Prefetch(work.sequence);
+  }
+  for (const SegmentWork& work : op.segments) {
+    if (work.sequence != nullptr && has_layer) Prefetch(&work.sequence->carries[op.layer.value()]);
+  }
+}
+
 void EngineImpl::ArriveStep(Section& section, const std::shared_ptr<StepOp>& op, std::vector<ErrorDetail> errors) {
   if (Outcome now = RefusedNow(); !now.ok()) {
     Finish(section, op, std::move(now));
@@ -56,14 +73,12 @@ void EngineImpl::ArriveStep(Section& section, const std::shared_ptr<StepOp>& op,
   const bool well_formed = errors.empty() && !op->request.refused;
   op->segments.resize(op->request.segments.size());
   std::vector<ErrorDetail> unknown, old;
-  uint32_t first_token = 0;
+  FindSequences(*op);
+  op->carries.reserve(op->segments.size());
   for (uint32_t i = 0; i < op->segments.size(); ++i) {
     SegmentWork& work = op->segments[i];
-    work.id = op->request.segments[i].sequence;
-    work.first_token = first_token;
-    first_token += op->request.segments[i].num_tokens;
     if (work.id == SequenceId(0)) continue;
-    Sequence* sequence = sequences_.Find(work.id);
+    Sequence* const sequence = std::exchange(work.sequence, nullptr);
     if (sequence == nullptr) {
       unknown.push_back(UnknownSequence(i));
       continue;
@@ -80,7 +95,9 @@ void EngineImpl::ArriveStep(Section& section, const std::shared_ptr<StepOp>& op,
     work.sequence = sequence;
     Carry* carry = &sequence->carries[op->layer.value()];
     work.carry = carry;
-    if (std::find(op->carries.begin(), op->carries.end(), carry) == op->carries.end()) op->carries.push_back(carry);
+    // A request without errors names each once.
+    const bool named = !errors.empty() && std::find(op->carries.begin(), op->carries.end(), carry) != op->carries.end();
+    if (!named) op->carries.push_back(carry);
   }
   if (op->request.refused) {
     op->refused = std::move(op->request.refused);

@@ -9,6 +9,7 @@
 namespace pleiad {
 
 void EngineImpl::CommitStep(Section& section, StepOp& op) {
+  op.result.segments.reserve(op.segments.size());
   for (size_t i = 0; i < op.segments.size(); ++i) {
     SegmentWork& work = op.segments[i];
     const StepSegment& asked = op.request.segments[i];
@@ -62,6 +63,7 @@ void EngineImpl::DropPrestage(Section& section, Carry& carry) {
 }
 
 void EngineImpl::InstallPrestages(Section& section, StepOp& op) {
+  op.result.segments.reserve(op.segments.size());
   size_t plan = 0;
   for (size_t i = 0; i < op.segments.size(); ++i) {
     SegmentWork& work = op.segments[i];

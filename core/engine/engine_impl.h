@@ -112,6 +112,8 @@ class EngineImpl : public Engine {
   void Admit(const OpPtr& op) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ArriveStep(Section& section, const std::shared_ptr<StepOp>& op, std::vector<ErrorDetail> errors)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Sets id, first token and sequence of its segments, and asks for what the next acts touch of them.
+  void FindSequences(StepOp& op) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ArriveLookup(const std::shared_ptr<LookupOp>& op);
   // Joins the queues of all carries of the sequence, or answers at once when it is unknown or the epoch is old.
   void ArriveSequenceOp(Section& section, const std::shared_ptr<SequenceOp>& op, std::vector<ErrorDetail> errors)

@@ -223,7 +223,7 @@ void EngineImpl::Finish(Section& section, const OpPtr& op, Outcome outcome) {
   const absl::Time now = clock_->Now();
   for (Carry* carry : keep->carries) {
     if (keep->kind == OpKind::kStep && !outcome.ok()) carry->predecessor_failed = true;
-    carry->queue.pop_front();
+    carry->queue.erase(carry->queue.begin());
     if (!carry->queue.empty() && --carry->queue.front()->waits == 0) section.to_begin.push_back(carry->queue.front());
     Sequence* sequence = carry->sequence;
     if (keep->kind != OpKind::kGet && sequence->state == SequenceState::kOpen) sequences_.Touch(sequence, now);

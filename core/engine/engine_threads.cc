@@ -14,6 +14,16 @@ CarryShape ShapeOf(const EngineModel& model, const EngineOptions& options) {
 
 namespace {
 
+// Asks for what the commit of a step touches, while the device is at it.
+void PrefetchCarries(const Op& op) {
+  if (op.kind != OpKind::kStep) return;
+  for (const SegmentWork& work : static_cast<const StepOp&>(op).segments) {
+    if (work.carry == nullptr) continue;
+    Prefetch(work.sequence);
+    Prefetch(work.carry);
+  }
+}
+
 bool WaitsForClient(const Op& op) { return op.kind == OpKind::kStep && static_cast<const StepOp&>(op).awaits_client; }
 
 }  // namespace
@@ -75,6 +85,7 @@ void EngineImpl::CompletionLoop() {
 }
 
 void EngineImpl::Complete(InFlight work) {
+  for (const OpPtr& op : work.ops) PrefetchCarries(*op);
   // Tickets start at 1; a restore of fresh carries has no work on the device.
   if (work.status.ok() && work.ticket != Ticket(0)) work.status = device_->Wait(work.ticket);
   if (work.status.ok()) rows_->Completed(work.ticket);

@@ -8,6 +8,13 @@ namespace pleiad {
 void PlanBatch(absl::Span<StepOp* const> steps, const Geometry& geometry, uint32_t rollback_tokens, BatchPlan& plan,
                BatchRows& rows) {
   const size_t heads = geometry.heads();
+  size_t segments = 0, rows_of_all = 0;
+  for (const StepOp* step : steps) {
+    segments += step->segments.size();
+    rows_of_all += step->request.token_ids.size() * heads;
+  }
+  plan.segments.reserve(segments);
+  plan.gather.reserve(rows_of_all);
   for (StepOp* step : steps) {
     plan.layer = step->layer;
     const uint32_t part_first = plan.num_tokens;

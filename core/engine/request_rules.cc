@@ -143,6 +143,7 @@ std::vector<ErrorDetail> CheckStep(const StepRequest& request, const ModelConfig
   }
   const bool counted = CheckCounts<StepSegment>(request.segments, request.token_ids.size(), config, max_tokens, errors);
   absl::flat_hash_set<SequenceId> seen;
+  if (request.segments.size() > 1) seen.reserve(request.segments.size());
   size_t first = 0;
   for (uint32_t i = 0; i < request.segments.size(); ++i) {
     const StepSegment& segment = request.segments[i];

@@ -9,6 +9,26 @@ bool Sequence::queues_empty() const {
   return true;
 }
 
+void SequenceList::PushFront(Sequence* sequence) {
+  sequence->used_before = nullptr;
+  sequence->used_after = first_;
+  (first_ != nullptr ? first_->used_before : last_) = sequence;
+  first_ = sequence;
+}
+
+void SequenceList::PushBack(Sequence* sequence) {
+  sequence->used_before = last_;
+  sequence->used_after = nullptr;
+  (last_ != nullptr ? last_->used_after : first_) = sequence;
+  last_ = sequence;
+}
+
+void SequenceList::Remove(Sequence* sequence) {
+  (sequence->used_before != nullptr ? sequence->used_before->used_after : first_) = sequence->used_after;
+  (sequence->used_after != nullptr ? sequence->used_after->used_before : last_) = sequence->used_before;
+  sequence->used_before = sequence->used_after = nullptr;
+}
+
 SequenceTable::SequenceTable(uint32_t max_sequences, uint32_t layers, const CarryShape& shape)
     : sequences_(max_sequences) {
   uint32_t slot = 0;
@@ -17,8 +37,7 @@ SequenceTable::SequenceTable(uint32_t max_sequences, uint32_t layers, const Carr
     for (uint32_t layer = 0; layer < layers; ++layer) {
       sequence.carries.emplace_back(&sequence, LayerOrdinal(layer), CarrySlot(slot++), shape);
     }
-    free_.push_back(&sequence);
-    sequence.use_order = std::prev(free_.end());
+    free_.PushBack(&sequence);
   }
   by_id_.reserve(max_sequences);
   by_key_.reserve(max_sequences);
@@ -27,7 +46,8 @@ SequenceTable::SequenceTable(uint32_t max_sequences, uint32_t layers, const Carr
 Sequence* SequenceTable::Open(SequenceId id, const std::string& client_key, absl::Time now) {
   if (free_.empty()) return nullptr;
   Sequence* sequence = free_.front();
-  by_use_.splice(by_use_.end(), free_, sequence->use_order);
+  free_.Remove(sequence);
+  by_use_.PushBack(sequence);
   sequence->id = id;
   sequence->state = SequenceState::kOpen;
   sequence->epoch = 0;
@@ -75,13 +95,16 @@ void SequenceTable::FreeIfDead(Sequence* sequence) {
   if (sequence->state != SequenceState::kDead || !sequence->queues_empty()) return;
   sequence->state = SequenceState::kFree;
   sequence->id = SequenceId(0);
-  free_.splice(free_.begin(), by_use_, sequence->use_order);
+  by_use_.Remove(sequence);
+  free_.PushFront(sequence);
   --in_use_;
 }
 
 void SequenceTable::Touch(Sequence* sequence, absl::Time now) {
   sequence->last_used = now;
-  by_use_.splice(by_use_.end(), by_use_, sequence->use_order);
+  if (by_use_.back() == sequence) return;
+  by_use_.Remove(sequence);
+  by_use_.PushBack(sequence);
 }
 
 }  // namespace pleiad

@@ -1,15 +1,15 @@
 // Open sequences: a pool allocated at start, found by id and by client key, ordered by last use.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
-#include <deque>
-#include <list>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/inlined_vector.h"
 #include "absl/time/time.h"
 #include "core/base/strong_id.h"
 #include "core/engine/carry_state.h"
@@ -21,25 +21,29 @@ namespace pleiad {
 struct Prestage {
   Position position;
   StartKind kind = StartKind::kRing;  // kFresh: for a step with fresh
-  std::vector<uint32_t> history;      // before the first token not yet used
-  std::vector<uint32_t> tokens;
+  TokenHistory history;               // before the first token not yet used
+  absl::InlinedVector<uint32_t, 4> tokens;
   uint32_t used = 0;  // tokens consumed by steps
   std::unique_ptr<RowPlan> plan;
 
   uint32_t left() const { return static_cast<uint32_t>(tokens.size()) - used; }
 };
 
-struct Carry {
+// Steps of many sequences touch each of their carries and sequences once, cold: what they touch lies together, and is
+// asked for ahead of its use.
+inline constexpr size_t kCacheLine = 64;
+
+struct alignas(kCacheLine) Carry {
   Carry(Sequence* owner, LayerOrdinal ordinal, CarrySlot place, const CarryShape& shape)
       : sequence(owner), layer(ordinal), slot(place), state(shape) {}
 
   Sequence* sequence;
   LayerOrdinal layer;
   CarrySlot slot;
-  CarryState state;
-  std::deque<OpPtr> queue;
   // A step failed; steps without a position are refused until one with a position or fresh comes.
   bool predecessor_failed = false;
+  absl::InlinedVector<OpPtr, 2> queue;
+  CarryState state;
   std::optional<Prestage> prestage;
 };
 
@@ -47,19 +51,59 @@ struct Carry {
 // once its queues are empty.
 enum class SequenceState : uint8_t { kFree, kOpen, kClosing, kDead };
 
-struct Sequence {
-  SequenceId id;
-  SequenceState state = SequenceState::kFree;
+struct alignas(kCacheLine) Sequence {
+  std::vector<Carry> carries;       // [layers]
+  Sequence* used_before = nullptr;  // its neighbours in the order of use
+  Sequence* used_after = nullptr;
   uint64_t epoch = 0;
+  absl::Time last_used;
+  SequenceState state = SequenceState::kFree;
+  SequenceId id;
   std::string client_key;
   std::string label;
   std::string owner;
   std::shared_ptr<const void> place;  // of its opener's, until it is closed
-  absl::Time last_used;
-  std::vector<Carry> carries;  // [layers]
-  std::list<Sequence*>::iterator use_order;
 
   bool queues_empty() const;
+};
+
+// Asks for what a step reads and writes of them.
+inline void Prefetch(const Sequence* sequence) { __builtin_prefetch(sequence, 1); }
+inline void Prefetch(const Carry* carry) {
+  for (size_t at = 0; at < sizeof(Carry); at += kCacheLine) {
+    __builtin_prefetch(reinterpret_cast<const char*>(carry) + at, 1);
+  }
+}
+
+// Sequences by their own links; each is in one list at most.
+class SequenceList {
+ public:
+  class Iterator {
+   public:
+    explicit Iterator(Sequence* at) : at_(at) {}
+    Sequence* operator*() const { return at_; }
+    Iterator& operator++() {
+      at_ = at_->used_after;
+      return *this;
+    }
+    friend bool operator==(Iterator, Iterator) = default;
+
+   private:
+    Sequence* at_;
+  };
+
+  Iterator begin() const { return Iterator(first_); }
+  static Iterator end() { return Iterator(nullptr); }
+  bool empty() const { return first_ == nullptr; }
+  Sequence* front() const { return first_; }
+  Sequence* back() const { return last_; }
+  void PushFront(Sequence* sequence);
+  void PushBack(Sequence* sequence);
+  void Remove(Sequence* sequence);
+
+ private:
+  Sequence* first_ = nullptr;
+  Sequence* last_ = nullptr;
 };
 
 // Not thread-safe: the engine's lock guards it. Pointers stay valid; a Sequence is reused after it was freed.
@@ -71,6 +115,8 @@ class SequenceTable {
   Sequence* Open(SequenceId id, const std::string& client_key, absl::Time now);
   // Open sequences only.
   Sequence* Find(SequenceId id);
+  // Asks for what Find reads.
+  void PrefetchFind(SequenceId id) const { by_id_.prefetch(id); }
   Sequence* FindByKey(const std::string& client_key);
 
   // The sequence is not found any more.
@@ -81,15 +127,15 @@ class SequenceTable {
 
   void Touch(Sequence* sequence, absl::Time now);
   // Least recently used first.
-  const std::list<Sequence*>& by_use() const { return by_use_; }
+  const SequenceList& by_use() const { return by_use_; }
   uint32_t open() const { return open_; }
   // Not free: open ones and those whose end has not come yet.
   uint32_t in_use() const { return in_use_; }
 
  private:
   std::vector<Sequence> sequences_;
-  std::list<Sequence*> free_;
-  std::list<Sequence*> by_use_;
+  SequenceList free_;
+  SequenceList by_use_;
   absl::flat_hash_map<SequenceId, Sequence*> by_id_;
   absl::flat_hash_map<std::string, Sequence*> by_key_;
   uint32_t open_ = 0;

@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/status_macros.h"
 #include "core/rows/resident_loader.h"
@@ -13,14 +14,18 @@ namespace {
 
 class ResidentPlan : public RowPlan {
  public:
-  explicit ResidentPlan(std::vector<GatherIndex> gather) : gather_(std::move(gather)) {}
+  ResidentPlan(absl::Span<const RowId> ids, uint64_t first_slot) : gather_(ids.size()) {
+    for (size_t i = 0; i < ids.size(); ++i) {
+      gather_[i] = GatherIndex::OfSlot(Slot(static_cast<uint32_t>(first_slot + ids[i].value())));
+    }
+  }
   absl::Span<const GatherIndex> gather() const override { return gather_; }
   bool Claim() override { return true; }
   void Unclaim() override {}
   bool Held() const override { return true; }
 
  private:
-  const std::vector<GatherIndex> gather_;
+  absl::InlinedVector<GatherIndex, 16> gather_;  // those of a token lie in the plan itself
 };
 
 class ResidentRowStore : public RowStore {
@@ -33,14 +38,8 @@ class ResidentRowStore : public RowStore {
 
   std::unique_ptr<RowPlan> Resolve(LayerOrdinal layer, std::vector<RowId> ids, ResolvePurpose /*purpose*/,
                                    DoneFn done) override {
-    const uint64_t first_slot = first_slots_[layer.value()];
-    std::vector<GatherIndex> gather;
-    gather.reserve(ids.size());
-    for (const RowId id : ids) {
-      gather.push_back(GatherIndex::OfSlot(Slot(static_cast<uint32_t>(first_slot + id.value()))));
-    }
     hits_[layer.value()].fetch_add(ids.size(), std::memory_order_relaxed);
-    auto plan = std::make_unique<ResidentPlan>(std::move(gather));
+    auto plan = std::make_unique<ResidentPlan>(ids, first_slots_[layer.value()]);
     ResolveResult result;
     result.counts.hits = ids.size();
     done(std::move(result));

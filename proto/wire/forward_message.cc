@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "grpcpp/support/slice.h"
+#include "proto/wire/field_writer.h"
 
 namespace pleiad {
 namespace {
@@ -27,24 +28,14 @@ constexpr int kLengthBytes = 5;
 constexpr int kVarintBytes = 10;
 // What a message of few segments and tokens has beside its tensor.
 constexpr size_t kUsualRest = 256;
+// And one of many segments.
+constexpr size_t kManyRest = 4 << 10;
 // Of a token's highway.
 constexpr size_t kUsualSlices = 16;
 
 void AppendVarint(uint64_t value, std::string* out) {
   for (; value >= 0x80; value >>= 7) out->push_back(static_cast<char>(value | 0x80));
   out->push_back(static_cast<char>(value));
-}
-
-uint8_t* WriteVarint(uint64_t value, uint8_t* out) {
-  for (; value >= 0x80; value >>= 7) *out++ = static_cast<uint8_t>(value | 0x80);
-  *out++ = static_cast<uint8_t>(value);
-  return out;
-}
-
-size_t VarintSize(uint64_t value) {
-  size_t bytes = 1;
-  for (; value >= 0x80; value >>= 7) ++bytes;
-  return bytes;
 }
 
 // Reads a message once, front to back, and sorts its bytes: those of tensors' `data` are remembered where they lie, the
@@ -103,6 +94,14 @@ class TensorCutter {
 
   bool CopyVarint(uint64_t end, int max_bytes, std::string* rest, uint64_t* value) {
     *value = 0;
+    // Mostly all of it is there, in one byte.
+    if (position_ != end && at_ != slices_[slice_].size() && slices_[slice_].begin()[at_] < 0x80) {
+      *value = slices_[slice_].begin()[at_++];
+      ++position_;
+      Count(1);
+      rest->push_back(static_cast<char>(*value));
+      return true;
+    }
     for (int i = 0; i < max_bytes; ++i) {
       if (position_ == end) return false;
       while (at_ == slices_[slice_].size()) {
@@ -211,7 +210,7 @@ ForwardRequestParse Parse(grpc::ByteBuffer* buffer, const ForwardRequestLimits& 
   if (size > INT_MAX) return ForwardRequestParse::kMalformed;
   TensorCutter cutter(slices, limits);
   std::string rest;
-  rest.reserve(kUsualRest);
+  rest.reserve(std::clamp<size_t>(size, kUsualRest, kManyRest));
   if (!cutter.Cut(size, &rest) || !message->ParseFromString(rest)) return ForwardRequestParse::kMalformed;
   if (cutter.too_large()) return ForwardRequestParse::kTooLarge;
   if (TensorOf(*message).source_case() == v1::Tensor::kData) *tensor = TensorBytes(slices, cutter.data());

@@ -1,15 +1,18 @@
 #include "server/forward_exchange.h"
 
 #include <gmock/gmock.h>
+#include <google/protobuf/unknown_field_set.h>
 #include <gtest/gtest.h>
 
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <random>
 #include <sstream>
 #include <string>
 #include <vector>
 
+#include "server/convert.h"
 #include "tests/server/test_server.h"
 #include "tests/support/temp_dir.h"
 
@@ -65,6 +68,63 @@ TEST(ForwardExchange, TheTensorIsWhereItWasReceivedAndTheOutputIsSentFromWhereIt
   EXPECT_TRUE(response.draining());
   EXPECT_EQ(response.output().dtype(), v1::DTYPE_BF16);
   EXPECT_EQ(response.output().data(), std::string(32, '\x42'));
+}
+
+TEST(ForwardExchange, AnAnswerIsTheBytesOfTheGeneratedClass) {
+  std::mt19937_64 random(5);
+  const auto number = [&random] { return random() % 4 == 0 ? 0 : random() >> random() % 63 >> 2; };
+  for (int round = 0; round < 2000; ++round) {
+    grpc::ByteBuffer message = BufferOf(Step(number(), 1).SerializeAsString());
+    OutputPool outputs;
+    ForwardExchange exchange;
+    ASSERT_TRUE(exchange.Receive(&message, TestLimits()));
+    const StepRequest step = exchange.MakeStep(TestLimits(), {}, &outputs);
+    StepResult result;
+    for (uint64_t i = random() % 5; i > 0; --i) {
+      result.segments.push_back({SequenceId(number()), Position(number()), Position(number())});
+    }
+    result.stats.rows = {number() >> 8, number() >> 8, number() >> 8};
+    result.stats.batch_tokens = static_cast<uint32_t>(number());
+    result.stats.queue = absl::Microseconds(number() % 1000000);
+    result.stats.resolve = absl::Microseconds(-1);
+    result.stats.device = absl::Nanoseconds(number() % 1000000);
+    result.output_dtype = round % 2 == 0 ? DType::kF32 : DType::kBf16;
+    v1::ForwardResponse expected;
+    FillResponse(result, expected);
+    expected.set_request_id(exchange.request().request_id());
+    expected.set_draining(round % 3 == 0);
+    if (round % 4 != 0) {
+      std::memset(step.output.allocate(32), 0x42, 32);
+      expected.mutable_output()->set_dtype(ToProto(result.output_dtype));
+      expected.mutable_output()->set_data(std::string(32, '\x42'));
+    }
+    const grpc::ByteBuffer answer = exchange.Answer(result, round % 3 == 0);
+    std::string bytes;
+    for (const grpc::Slice& slice : SlicesOf(answer)) {
+      bytes.append(reinterpret_cast<const char*>(slice.begin()), slice.size());
+    }
+    ASSERT_EQ(bytes, expected.SerializeAsString()) << expected.ShortDebugString();
+  }
+}
+
+TEST(ForwardExchange, ManySegmentsCountWithWhatTheyTakeAndUnknownFieldsInThemToo) {
+  v1::ForwardRequest request;
+  for (uint64_t i = 1; i <= 100; ++i) request.add_segments()->set_sequence_id(i);
+  const auto held = [](const v1::ForwardRequest& sent) {
+    const std::string bytes = sent.SerializeAsString();
+    grpc::ByteBuffer message = BufferOf(bytes);
+    ForwardExchange exchange;
+    EXPECT_TRUE(exchange.Receive(&message, TestLimits()));
+    return exchange.bytes(TestLimits()) - bytes.size();
+  };
+  const uint64_t plain = held(request);
+  v1::ForwardRequest parsed;
+  ASSERT_TRUE(parsed.ParseFromString(request.SerializeAsString()));
+  EXPECT_NEAR(static_cast<double>(plain), static_cast<double>(parsed.SpaceUsedLong() - sizeof(parsed)), 1000);
+  for (v1::Segment& segment : *request.mutable_segments()) {
+    segment.GetReflection()->MutableUnknownFields(&segment)->AddVarint(9, 1);
+  }
+  EXPECT_GT(held(request), plain + 100 * sizeof(google::protobuf::UnknownField));
 }
 
 TEST(ForwardExchange, AFailedStepHasNoOutput) {

@@ -112,8 +112,12 @@ PlanImageCounts WritePlanImage(const PlanShape& shape, const PlanImageLayout& la
   for (const Fill& fill : plan.fills) pairs[counts.fills++] = {fill.staging_row, fill.slot.value()};
   counts.uploads = counts.fills;
   auto* gather = reinterpret_cast<uint32_t*>(to + layout.gather);
+  uint32_t any = 0;
   for (size_t i = 0; i < plan.gather.size(); ++i) {
     gather[i] = plan.gather[i].bits();
+    any |= plan.gather[i].bits();
+  }
+  for (size_t i = 0; (any & GatherIndex::kStagingBit) != 0 && i < plan.gather.size(); ++i) {
     if (plan.gather[i].in_staging()) pairs[counts.uploads++] = {plan.gather[i].row(), 0};
   }
   counts.items = plan.embeddings != nullptr

@@ -170,7 +170,7 @@ TEST(CarryState, RandomStepsAndRewindsReadTheRowsOfThePrefix) {
       }
       std::vector<uint32_t> history = {7, 7};
       history.insert(history.end(), prefix.begin(), prefix.end());
-      ASSERT_EQ(start.history, std::vector<uint32_t>(history.end() - 2, history.end()));
+      ASSERT_EQ(start.history, TokenHistory(history.end() - 2, history.end()));
       state.Commit(start, step);
       if (!step.empty() || start.kind != StartKind::kRing) {
         tokens = std::move(prefix);
