@@ -32,10 +32,12 @@ class ReplicatedBreakTest : public ReplicatedClockTest {
     order_ = internal::RendezvousOrder(options_.addresses, options_.affinity_key);
   }
 
-  // Moves the time on to what the mover waits for.
-  void AdvanceToNext() {
-    clock_.Advance(clock_.AwaitDeadline(clock_.Now() + absl::Nanoseconds(1), absl::InfiniteFuture()) - clock_.Now());
+  // Blocks until the mover has found no replica to move to, and waits; how long.
+  absl::Duration AwaitRetry() {
+    const absl::Time now = clock_.Now();
+    return clock_.AwaitDeadline(now + absl::Nanoseconds(1), now + options_.max_backoff) - now;
   }
+  void AdvanceToRetry() { clock_.Advance(AwaitRetry()); }
   // Back, empty, and as good as any.
   void Return(size_t replica) {
     servers_[replica].Forget();
@@ -87,13 +89,14 @@ TEST_F(ReplicatedBreakTest, WhileAllServersAreDownStepsWaitAndAreAppliedOnce) {
   for (FakePleServer& server : servers_) server.Stop();
   auto one_answer = Submit(*sequence_, 2), other_answer = Submit(other, 1);
   const absl::Time down = clock_.Now();
-  while (clock_.Now() < down + options_.give_up_after / 2) AdvanceToNext();
+  while (clock_.Now() < down + options_.give_up_after / 2) AdvanceToRetry();
   EXPECT_EQ(client_->counters().failures, 0u);
+  const absl::Duration retry = AwaitRetry();
   for (FakePleServer& server : servers_) {
     server.Forget();
     server.Restart();
   }
-  AdvanceToNext();
+  clock_.Advance(retry);
   const absl::StatusOr<StepResult> one_result = one_answer.get(), other_result = other_answer.get();
   ASSERT_THAT(one_result, IsOk());
   ASSERT_THAT(other_result, IsOk());
@@ -120,6 +123,7 @@ TEST_F(ReplicatedBreakTest, AServerThatReturnsWithAnotherModelIsNotMovedBackTo) 
   servers_[first_].SetDraining();
   ASSERT_THAT(Run(*sequence_, 1), IsOk());
   servers_[first_].WaitUntilEmpty();
+  AwaitLookBack();
   ASSERT_EQ(client_->replica(), order_[1]);
   // Without a sequence whose opening would be refused.
   sequence_.reset();
@@ -165,10 +169,13 @@ TEST_F(ReplicatedBreakTest, ATokenIsRotatedWhileSequencesMove) {
   for (FakePleServer& server : servers_) server.SetToken("new");
   servers_[first_].Stop();
   auto answer = Submit(*sequence_, 2);
-  while (client_->counters().failed_attempts < 6) AdvanceToNext();
+  while (client_->counters().failed_attempts < 6) AdvanceToRetry();
+  const absl::Duration retry = AwaitRetry();
+  servers_[first_].Forget();
+  servers_[first_].Restart();
   write("new");
-  AdvanceToNext();
-  const absl::StatusOr<StepResult> result = clock_.AdvanceUntil(std::move(answer), options.initial_backoff);
+  clock_.Advance(retry);
+  const absl::StatusOr<StepResult> result = answer.get();
   ASSERT_THAT(result, IsOk());
   EXPECT_EQ(result->segments[0].position, 5u);
   EXPECT_EQ(client_->counters().moves, 1u);
@@ -222,10 +229,13 @@ TEST_F(ReplicatedBreakTest, WhileNoServerHasRoomStepsWaitForOne) {
   servers_[order_[2]].SetRoom(0);
   servers_[first_].Stop();
   auto answer = Submit(*sequence_, 1);
-  while (client_->counters().failed_attempts < 6) AdvanceToNext();
-  servers_[order_[2]].SetRoom(1);
-  EXPECT_THAT(clock_.AdvanceUntil(std::move(answer), options_.initial_backoff), IsOk());
-  EXPECT_EQ(client_->replica(), order_[2]);
+  while (client_->counters().failed_attempts < 6) AdvanceToRetry();
+  const absl::Duration retry = AwaitRetry();
+  servers_[first_].Forget();
+  servers_[first_].Restart();
+  for (FakePleServer& server : servers_) server.SetRoom(1);
+  clock_.Advance(retry);
+  EXPECT_THAT(answer.get(), IsOk());
 }
 
 TEST_F(ReplicatedBreakTest, ADrainingServerServesUntilAnotherHasRoom) {
@@ -234,12 +244,16 @@ TEST_F(ReplicatedBreakTest, ADrainingServerServesUntilAnotherHasRoom) {
   servers_[first_].SetDraining();
   ASSERT_THAT(Run(*sequence_, 1), IsOk());
   for (int i = 0; i < 4; ++i) {
-    AdvanceToNext();
+    AdvanceToRetry();
     ASSERT_THAT(Run(*sequence_, 1), IsOk());
   }
   EXPECT_EQ(client_->replica(), first_);
   servers_[order_[2]].SetRoom(1);
-  while (client_->replica() == first_) AdvanceToNext();
+  // Whichever of the two is tried first.
+  while (client_->replica() == first_) {
+    const absl::Time now = clock_.Now();
+    clock_.Advance(clock_.AwaitDeadline(now + absl::Nanoseconds(1), absl::InfiniteFuture()) - now);
+  }
   servers_[first_].WaitUntilEmpty();
   ASSERT_THAT(Run(*sequence_, 1), IsOk());
   EXPECT_EQ(client_->counters().drain_moves, 1u);

@@ -151,7 +151,8 @@ TEST_F(ReplicatedClockTest, ClientsOfAServerThatIsBackReturnEachAtATimeOfItsOwn)
   for (const auto& [key, at] : looks) times.push_back(at);
   std::sort(times.begin(), times.end());
   EXPECT_EQ(std::adjacent_find(times.begin(), times.end()), times.end());
-  EXPECT_GE(times.back() - times.front(), options_.move_back_interval / 4);
+  // Which ranks they are depends on the ports; eight at random in 150 s lie closer once in ten million times.
+  EXPECT_GE(times.back() - times.front(), options_.move_back_interval / 30);
 }
 
 class ReplicatedBudgetTest : public ReplicatedClockTest {

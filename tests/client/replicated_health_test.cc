@@ -46,6 +46,7 @@ class ReplicatedHealthTest : public ReplicatedClockTest {
 TEST_F(ReplicatedHealthTest, AServerThatCannotReadItsTableIsLeft) {
   Damage(first_);
   servers_[first_].WaitUntilEmpty();
+  AwaitLookBack();
   EXPECT_NE(client_->replica(), first_);
   EXPECT_EQ(client_->counters().drain_moves, 1u);
   EXPECT_THAT(Run(*sequence_, 1), IsOk());
