@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # All that continuous integration runs: builds and tests in three configurations, then the fuzz targets.
 #   tests/run.sh [--full] [--only release|asan|tsan|fuzz] [--no-install] [--fuzz-seconds N]
-#     --full            soaks too
+#     --full            soaks too; tests of what is shipped, deploy.* and soak.*, fail where they would be skipped
 #     --only PHASE      that phase alone; may be repeated
 #     --no-install      skips deploy/install-deps.sh
 #     --fuzz-seconds N  for each fuzz target (default 60)
@@ -36,12 +36,13 @@ for phase in "${phases[@]}"; do
 done
 
 passed=0 failed=0 skipped=0
-failures=()
+failures=() skips=()
 fail() { failed=$((failed + 1)); failures+=("$1"); }
 heading() { printf '\n=== [%3d:%02d] %s\n' $((SECONDS / 60)) $((SECONDS % 60)) "$*"; }
 finish() {
   heading "done"
   for name in "${failures[@]}"; do echo "failed: $name"; done
+  for name in "${skips[@]}"; do echo "skipped: $name"; done
   local line="$passed passed, $failed failed"
   [ $skipped -eq 0 ] || line+=", $skipped skipped"
   echo "$line"
@@ -104,9 +105,17 @@ run_tests() {
   fi
   [ $rc -eq 0 ] || [ "$bad" -gt 0 ] || fail "$preset: ctest ended with $rc"
   skip=$((skip + disabled))
+  named() { sed -n "s/.*<testcase name=\"\([^\"]*\)\".*status=\"$1\".*/\1/p" "$junit"; }
   passed=$((passed + total - bad - skip)) failed=$((failed + bad)) skipped=$((skipped + skip))
-  while read -r name; do failures+=("$preset: $name"); done < <(
-    sed -n 's/.*<testcase name="\([^"]*\)".*status="fail".*/\1/p' "$junit")
+  while read -r name; do failures+=("$preset: $name"); done < <(named fail)
+  while read -r name; do
+    if [ $full -eq 1 ] && [[ $name =~ ^(deploy|soak)\. ]]; then
+      skipped=$((skipped - 1))
+      fail "$preset: $name (skipped)"
+    else
+      skips+=("$preset: $name")
+    fi
+  done < <(named '\(notrun\|disabled\)')
 }
 
 # Each target runs on a copy of its seeds; what it finds stays in build/asan/fuzz/NAME.

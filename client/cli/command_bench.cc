@@ -93,7 +93,8 @@ void AddBench(CLI::App* app, int* exit) {
   command->add_option("--arrivals", flags->arrivals, "with --rate: at random, or at even intervals")
       ->check(CLI::IsMember({"poisson", "fixed"}))
       ->capture_default_str();
-  command->add_option("--metrics", bench.metrics, "HOST:PORT of the server's metrics, for the CPU time it takes");
+  command->add_option("--metrics", bench.metrics, "HOST:PORT of the server's metrics, for the CPU time it takes")
+      ->check(MetricsAddressRule());
   command->add_option("--seed", bench.seed, "of tokens, highways and arrivals")->capture_default_str();
   command->add_flag("--json", flags->json, "print JSON (default: a table)");
   command->callback([flags, exit] { *exit = Run(flags.get()); });

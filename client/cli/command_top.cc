@@ -49,6 +49,7 @@ void AddTop(CLI::App* app, int* exit) {
       "top", "Watch servers by their metrics: sequences, tokens/s, hit rate, times of steps and of row reads");
   command->add_option("--metrics", flags->options.addresses, "HOST:PORT of metrics pages, separated by commas")
       ->delimiter(',')
+      ->check(MetricsAddressRule())
       ->capture_default_str();
   const auto check = [](const std::string& text) {
     absl::Duration value;
@@ -63,7 +64,8 @@ void AddTop(CLI::App* app, int* exit) {
       ->type_name("DURATION")
       ->check(CLI::Validator(check, ""))
       ->default_str("1s");
-  command->add_flag("--once", flags->once, "one view, after one interval; exit code 3 when a server does not answer");
+  command->add_flag("--once", flags->once,
+                    "one view, after one interval; exit code 3 when a server does not answer within another");
   command->add_flag("--json", flags->json, "a line of JSON for each view; times in seconds");
   command->callback([flags, exit] { *exit = Run(*flags); });
 }

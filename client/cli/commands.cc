@@ -8,6 +8,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "client/cli/scrape.h"
 #include "client/error_info.h"
 
 namespace pleiad::cli {
@@ -91,7 +92,8 @@ void ServerFlags::AddSharedTo(CLI::App* command) {
       ->add_option("--tls-server-name", tls_files.server_name,
                    "name that the server's certificate must have (default: the host of --server)")
       ->type_name("NAME");
-  command->add_option("--token-file", token_file, "file with the token to show, which others cannot read")
+  command
+      ->add_option("--token-file", token_file, "file with the token to show and nothing else, which others cannot read")
       ->envname("PLEIAD_TOKEN_FILE")
       ->type_name("FILE");
 }
@@ -110,6 +112,13 @@ client::ClientOptions ServerFlags::Options() const {
 }
 
 absl::StatusOr<client::Client> ServerFlags::Connect() const { return client::Client::Connect(Options()); }
+
+CLI::Validator MetricsAddressRule() {
+  const auto check = [](const std::string& text) {
+    return IsMetricsAddress(text) ? "" : absl::StrCat("'", text, "': must be HOST:PORT, as 127.0.0.1:9464");
+  };
+  return CLI::Validator(check, "");
+}
 
 int Fail(const absl::Status& status) {
   std::cerr << "pleiad: " << absl::StatusCodeToString(status.code()) << ": " << status.message() << "\n";

@@ -43,6 +43,9 @@ struct ServerFlags {
   void AddSharedTo(CLI::App* command);
 };
 
+// For flags that name metrics pages.
+CLI::Validator MetricsAddressRule();
+
 // Prints the status, its reasons included, and returns kExitFailed.
 int Fail(const absl::Status& status);
 

@@ -2,10 +2,10 @@
 
 #include <zlib.h>
 
-#include <cstdio>
 #include <fstream>
 
 #include "absl/strings/str_cat.h"
+#include "client/cli/private_file.h"
 #include "client/internal/convert.h"
 #include "pleiad/v1/ple.pb.h"
 
@@ -26,14 +26,7 @@ absl::Status WriteSnapshot(const std::string& path, const client::SequenceSnapsh
     client::internal::ToWire(layer, out);
     out->set_crc32(Crc32(layer.aux));
   }
-  const std::string partial = path + ".part";
-  std::ofstream file(partial, std::ios::binary);
-  message.SerializeToOstream(&file);
-  file.close();
-  if (!file || std::rename(partial.c_str(), path.c_str()) != 0) {
-    return absl::UnknownError(absl::StrCat("cannot write ", path));
-  }
-  return absl::OkStatus();
+  return WritePrivateFile(path, {message.SerializeAsString()});
 }
 
 absl::StatusOr<client::SequenceSnapshot> ReadSnapshot(const std::string& path) {

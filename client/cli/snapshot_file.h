@@ -9,7 +9,7 @@
 
 namespace pleiad::cli {
 
-// Replaces the file as a whole. Unknown when it cannot be written.
+// Replaces the file as a whole, readable by its owner alone. Unknown when it cannot be written.
 absl::Status WriteSnapshot(const std::string& path, const client::SequenceSnapshot& snapshot);
 // NotFound; DataLoss when the file does not parse or a crc32 is absent or wrong.
 absl::StatusOr<client::SequenceSnapshot> ReadSnapshot(const std::string& path);

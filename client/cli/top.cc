@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -14,6 +15,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "client/cli/scrape.h"
 
 namespace pleiad::cli {
 namespace {
@@ -82,6 +84,7 @@ void AddTo(const TopHistogram& one, TopHistogram& sum) {
 }
 
 const char* State(const TopRow& row) {
+  if (absl::IsDeadlineExceeded(row.error)) return "no answer";
   if (!row.error.ok()) return "down";
   if (row.sample.draining > 0) return "draining";
   if (row.sample.ready > 0) return "serving";
@@ -122,6 +125,26 @@ nlohmann::json OrNull(std::optional<double> value) {
 
 nlohmann::json Quantiles(const TopHistogram& histogram) {
   return {{"p50", OrNull(histogram.Quantile(0.5))}, {"p99", OrNull(histogram.Quantile(0.99))}};
+}
+
+struct Seen {
+  absl::Time at;
+  absl::StatusOr<TopSample> sample;
+};
+
+// Of all servers at the same time: one that hangs delays none of the others.
+std::vector<Seen> Look(const std::vector<std::string>& addresses, absl::Duration patience, const TopDeps& deps) {
+  std::vector<Seen> seen(addresses.size());
+  std::vector<std::thread> threads;
+  for (size_t i = 0; i < addresses.size(); ++i) {
+    threads.emplace_back([&deps, patience, &address = addresses[i], &one = seen[i]] {
+      const absl::StatusOr<std::string> page = deps.scrape(address, patience);
+      one.at = deps.now();
+      one.sample = page.ok() ? ParseTopSample(*page) : page.status();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return seen;
 }
 
 }  // namespace
@@ -251,26 +274,18 @@ std::string TopJson(const std::vector<TopRow>& rows) {
 }
 
 absl::Status Top(const TopOptions& options, const TopDeps& deps, std::ostream& out) {
-  struct Seen {
-    absl::Time at;
-    absl::StatusOr<TopSample> sample;
-  };
-  const auto look = [&deps](const std::string& address) {
-    const absl::StatusOr<std::string> page = deps.scrape(address);
-    const absl::Time at = deps.now();
-    return page.ok() ? Seen{at, ParseTopSample(*page)} : Seen{at, page.status()};
-  };
+  const absl::Duration patience = std::min(options.interval, kScrapePatience);
   absl::Time next = deps.now();
-  std::vector<Seen> before;
-  for (const std::string& address : options.addresses) before.push_back(look(address));
+  std::vector<Seen> before = Look(options.addresses, patience, deps);
   absl::Status last;
   for (uint64_t shown = 0; !options.count.has_value() || shown < *options.count; ++shown) {
     next = std::max(next + options.interval, deps.now());
     deps.wait_until(next);
     last = absl::OkStatus();
     std::vector<TopRow> rows;
+    std::vector<Seen> seen = Look(options.addresses, patience, deps);
     for (size_t i = 0; i < options.addresses.size(); ++i) {
-      Seen now = look(options.addresses[i]);
+      const Seen& now = seen[i];
       TopRow row;
       row.name = options.addresses[i];
       if (!now.sample.ok()) {
@@ -282,8 +297,8 @@ absl::Status Top(const TopOptions& options, const TopDeps& deps, std::ostream& o
         row.sample = Since(from, *now.sample);
       }
       rows.push_back(std::move(row));
-      before[i] = std::move(now);
     }
+    before = std::move(seen);
     rows = WithSum(std::move(rows));
     if (options.format == TopFormat::kTerminal) out << "\x1b[H\x1b[2J";
     out << (options.format == TopFormat::kJson ? TopJson(rows) + "\n" : TopTable(rows)) << std::flush;

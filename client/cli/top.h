@@ -64,13 +64,15 @@ struct TopOptions {
 };
 
 struct TopDeps {
-  std::function<absl::StatusOr<std::string>(const std::string& address)> scrape;
-  std::function<absl::Time()> now;
+  // A page, within `patience`; DeadlineExceeded where it does not come in time. Called for all servers at the same
+  // time.
+  std::function<absl::StatusOr<std::string>(const std::string& address, absl::Duration patience)> scrape;
+  std::function<absl::Time()> now;  // from several threads
   std::function<void(absl::Time)> wait_until;
 };
 
-// Shows a view after each interval, the first after one. Blocks. Unavailable where in the last view a server did not
-// answer.
+// Shows a view after each interval, the first after one; servers have an interval to answer, 5 s at most. Blocks. The
+// status of a server that did not answer in the last view.
 absl::Status Top(const TopOptions& options, const TopDeps& deps, std::ostream& out);
 
 }  // namespace pleiad::cli

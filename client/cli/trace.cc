@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
+#include "client/cli/private_file.h"
 
 namespace pleiad::cli {
 namespace {
@@ -128,12 +129,9 @@ absl::Status Trace::Write(const std::string& path) const {
   std::string text = header.dump();
   text.resize((text.size() + 7) / 8 * 8, ' ');
   const uint64_t header_bytes = text.size();
-  std::ofstream file(path, std::ios::binary);
-  file.write(reinterpret_cast<const char*>(&header_bytes), 8);
-  file << text;
-  for (const auto& [name, tensor] : tensors_) file << tensor.bytes;
-  file.close();
-  return file ? absl::OkStatus() : absl::UnknownError(absl::StrCat("cannot write ", path));
+  std::vector<absl::string_view> parts = {{reinterpret_cast<const char*>(&header_bytes), 8}, text};
+  for (const auto& [name, tensor] : tensors_) parts.push_back(tensor.bytes);
+  return WritePrivateFile(path, parts);
 }
 
 void Trace::PutF32(const std::string& name, std::vector<uint64_t> shape, const std::vector<float>& values) {

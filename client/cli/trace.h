@@ -26,6 +26,7 @@ class Trace {
   // Reads a whole file. NotFound; InvalidArgument naming the tensor and the rule: other dtypes, bytes that do not fit
   // the shape, overlap, leave the file or leave a gap.
   static absl::StatusOr<Trace> Read(const std::string& path);
+  // Replaces the file as a whole, readable by its owner alone. Unknown when it cannot be written.
   absl::Status Write(const std::string& path) const;
 
   bool Has(const std::string& name) const { return tensors_.count(name) > 0; }

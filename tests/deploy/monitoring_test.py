@@ -238,7 +238,7 @@ class Monitoring(unittest.TestCase):
         self.assertEqual(fired, set(alerts()))
 
     def top(self, *arguments):
-        return subprocess.run([PLEIAD, "top", "--once", "--interval", "100ms", "--metrics",
+        return subprocess.run([PLEIAD, "top", "--once", "--interval", "1s", "--metrics",
                                f"{self.sound.metrics},{self.damaged.metrics}", *arguments], capture_output=True, text=True)
 
     def test_pleiad_top_sees_both_servers(self):

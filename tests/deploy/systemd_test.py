@@ -9,13 +9,16 @@ import sys
 import tempfile
 import unittest
 
+import grpc
+
 from live_server import GOLDEN, ROOT, end_with, make_certificate
-from manifest_server import STOP_LIMITS_S, flag, seconds
+from manifest_server import STOP_LIMITS_S, ManifestServer, flag, seconds
 
 SERVER = sys.argv.pop()
 UNIT = ROOT / "deploy/systemd/pleiad-server.service"
 DROP_INS = (ROOT / "deploy/systemd/cuda.conf", ROOT / "deploy/systemd/tls.conf")
 TLS = DROP_INS[1]
+TOKEN = "token-of-the-unit-01234"
 
 
 def values(file, key):
@@ -82,26 +85,50 @@ class Secrets(unittest.TestCase):
         self.assertEqual(added, ["0.0.0.0:50051", "--tls-cert", "/etc/pleiad/cert.pem", "--tls-key", "/etc/pleiad/key.pem",
                                  "--tls-client-ca", "/etc/pleiad/clients.pem", "--auth-tokens", "/etc/pleiad/tokens"])
 
+    def setUp(self):
+        self.folder = self.enterContext(tempfile.TemporaryDirectory(prefix="pleiad-"))
+        make_certificate(self.folder)
+        os.link(f"{self.folder}/cert.pem", f"{self.folder}/clients.pem")
+        pathlib.Path(self.folder, "tokens").write_text(f"engine-3 {TOKEN}\n")
+        for name in ("key.pem", "tokens"):
+            os.chmod(f"{self.folder}/{name}", 0o640)
+        self.command = values(TLS, "ExecStart")[1].split()[1:]
+        self.places = {"/etc/pleiad": self.folder, "/srv/pleiad/model": str(GOLDEN), "/var/lib/pleiad": "FOLDER",
+                       "0.0.0.0:50051": "127.0.0.1:0", "127.0.0.1:9464": "127.0.0.1:0"}
+
     def test_the_server_takes_files_that_its_group_alone_can_read(self):
-        command = values(TLS, "ExecStart")[1].split()[1:]
-        with tempfile.TemporaryDirectory(prefix="pleiad-") as folder:
-            make_certificate(folder)
-            os.link(f"{folder}/cert.pem", f"{folder}/clients.pem")
-            pathlib.Path(folder, "tokens").write_text("engine-3 token-of-the-unit-01234\n")
-            for name in ("key.pem", "tokens"):
-                os.chmod(f"{folder}/{name}", 0o640)
-            places = {"/etc/pleiad": folder, "/srv/pleiad/model": str(GOLDEN), "/var/lib/pleiad": folder,
-                      "0.0.0.0:50051": "127.0.0.1:0", "127.0.0.1:9464": "127.0.0.1:0"}
-            for unit_place, place in places.items():
-                self.assertTrue(any(unit_place in argument for argument in command), unit_place)
-                command = [argument.replace(unit_place, place) for argument in command]
-            check = lambda: subprocess.run([SERVER, *command, "--check"], capture_output=True, text=True)
-            good = check()
-            os.chmod(f"{folder}/tokens", 0o644)
-            open_to_all = check()
+        command = self.command
+        for unit_place, place in self.places.items():
+            command = [argument.replace(unit_place, place.replace("FOLDER", self.folder)) for argument in command]
+        check = lambda: subprocess.run([SERVER, *command, "--check"], capture_output=True, text=True)
+        good = check()
         self.assertEqual(good.returncode, 0, good.stderr)
+        os.chmod(f"{self.folder}/tokens", 0o644)
+        open_to_all = check()
         self.assertNotEqual(open_to_all.returncode, 0)
         self.assertIn("--auth-tokens", open_to_all.stderr)
+
+    def call(self, address, with_certificate, method, request, metadata=()):
+        """The reply, or the name of the status that came instead."""
+        certificate, key = (pathlib.Path(self.folder, name).read_bytes() for name in ("cert.pem", "key.pem"))
+        own = {"private_key": key, "certificate_chain": certificate} if with_certificate else {}
+        credentials = grpc.ssl_channel_credentials(root_certificates=certificate, **own)
+        with grpc.secure_channel(address, credentials) as channel:
+            try:
+                return channel.unary_unary(method)(request, metadata=metadata)
+            except grpc.RpcError as error:
+                return error.code().name
+
+    def test_the_server_as_the_drop_in_starts_it_serves_those_who_show_a_certificate_and_a_token(self):
+        with ManifestServer(SERVER, self.command, self.places) as server:
+            health = lambda with_certificate: self.call(server.address, with_certificate,
+                                                        "/grpc.health.v1.Health/Check", b"")
+            self.assertEqual(health(True), b"\x08\x01")
+            self.assertEqual(health(False), "UNAVAILABLE")
+            self.assertEqual(server.health(""), "UNAVAILABLE")  # plaintext
+            opened = lambda *metadata: self.call(server.address, True, "/pleiad.v1.Ple/OpenSequence", b"", metadata)
+            self.assertEqual(opened(), "UNAUTHENTICATED")
+            self.assertIsInstance(opened(("authorization", f"Bearer {TOKEN}")), bytes)
 
 
 class Notifications(unittest.TestCase):

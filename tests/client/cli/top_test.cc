@@ -12,6 +12,7 @@
 #include <sstream>
 
 #include "absl/strings/str_cat.h"
+#include "core/base/mutex.h"
 
 namespace pleiad::cli {
 namespace {
@@ -50,19 +51,47 @@ struct Page {
   }
 };
 
+// Opens when so many wait at it.
+class Gate {
+ public:
+  explicit Gate(int count) : count_(count) {}
+
+  void Await() {
+    MutexLock lock(&mutex_);
+    const int round = waited_++ / count_;
+    changed_.NotifyAll();
+    while (waited_ < (round + 1) * count_) changed_.Wait(&mutex_);
+  }
+
+ private:
+  const int count_;
+  Mutex mutex_;
+  CondVar changed_;
+  int waited_ ABSL_GUARDED_BY(mutex_) = 0;
+};
+
+absl::StatusOr<std::string> Refused(absl::Duration patience) {
+  return absl::InternalError(absl::StrCat("patience of ", absl::FormatDuration(patience)));
+}
+
 // Pages by address, one for each look; the time moves when somebody waits for it, and nobody waits in truth.
 class Servers {
  public:
   std::map<std::string, std::deque<absl::StatusOr<std::string>>> pages;
   std::vector<absl::Duration> waits;
+  absl::Duration expected_patience = absl::Seconds(1);
+  Gate* hold = nullptr;  // of all servers
 
   absl::Status Run(TopOptions options, std::string* shown) {
     for (const auto& [address, unused] : pages) options.addresses.push_back(address);
     std::ostringstream out;
     const TopDeps deps{.scrape =
-                           [this](const std::string& address) {
-                             absl::StatusOr<std::string> page = pages[address].front();
-                             pages[address].pop_front();
+                           [this](const std::string& address, absl::Duration patience) {
+                             if (hold != nullptr) hold->Await();
+                             if (patience != expected_patience) return Refused(patience);
+                             auto& left = pages.at(address);
+                             absl::StatusOr<std::string> page = left.front();
+                             left.pop_front();
                              return page;
                            },
                        .now = [this] { return now_; },
@@ -93,6 +122,7 @@ TEST(TopHistogram, QuantilesAreThoseOfPrometheus) {
 
 TEST(Top, ShowsWhatHappenedBetweenTwoLooks) {
   Servers servers;
+  servers.expected_patience = absl::Seconds(2);
   Page first, second;
   first.tokens = 1000;
   first.hits = first.misses = 500;
@@ -203,10 +233,32 @@ TEST(Top, ATerminalIsRedrawnAndTextGoesOn) {
 
 TEST(Top, AViewComesAfterEachInterval) {
   Servers servers;
+  servers.expected_patience = absl::Seconds(3);
   servers.pages["a:1"] = {Page().Text(), Page().Text(), Page().Text(), Page().Text()};
   std::string shown;
   ASSERT_TRUE(servers.Run({.addresses = {}, .interval = absl::Seconds(3), .count = 3}, &shown).ok());
   EXPECT_THAT(servers.waits, ElementsAre(absl::Seconds(3), absl::Seconds(3), absl::Seconds(3)));
+}
+
+TEST(Top, AllServersAreAskedAtTheSameTimeAndNoneForLongerThanFiveSeconds) {
+  Gate gate(3);
+  Servers servers;
+  servers.hold = &gate;
+  servers.expected_patience = absl::Seconds(5);
+  for (const char* address : {"a:1", "b:2", "c:3"}) servers.pages[address] = {Page().Text(), Page().Text()};
+  std::string shown;
+  EXPECT_TRUE(servers.Run({.addresses = {}, .interval = absl::Minutes(1), .count = 1}, &shown).ok());
+}
+
+TEST(Top, AServerThatHangsIsShownAsSuch) {
+  Servers servers;
+  const absl::Status late = absl::DeadlineExceededError("metrics at b:2: no answer within 1s");
+  servers.pages["a:1"] = {Page().Text(), Page().Text()};
+  servers.pages["b:2"] = {late, late};
+  std::string shown;
+  EXPECT_EQ(servers.Run({.addresses = {}, .count = 1}, &shown), late);
+  EXPECT_THAT(shown, HasSubstr("a:1    serving "));
+  EXPECT_THAT(shown, HasSubstr("b:2    no answer   metrics at b:2: no answer within 1s\n"));
 }
 
 }  // namespace

@@ -102,7 +102,7 @@ void ExpectPrefix(const TokenCarry& carry, Position position, const std::vector<
   ASSERT_TRUE(start.has_value()) << position.value();
   std::vector<uint32_t> history(kContext, kEos);
   history.insert(history.end(), log.begin(), log.begin() + static_cast<ptrdiff_t>(position.value()));
-  EXPECT_EQ(start->history, std::vector<uint32_t>(history.end() - kContext, history.end())) << position.value();
+  EXPECT_EQ(start->history, TokenHistory(history.end() - kContext, history.end())) << position.value();
   std::vector<float> rows;
   for (uint64_t i = 1; i <= kStateLen; ++i) {
     rows.push_back(i <= position.value() ? static_cast<float>(log[position.value() - i]) : 0.0f);
