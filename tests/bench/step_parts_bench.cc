@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
+#include <future>
 #include <memory>
 #include <optional>
 #include <random>
@@ -278,13 +279,17 @@ class StepParts {
     bytes_ += exchange->bytes(limits_, access);
     StepRequest request = exchange->MakeStep(limits_, access, &outputs_);
     end(kParse);
+    std::promise<void> answered;
     engine_->Submit(std::move(request), [&](const StepResult& result) {
       end(kCommit);
       message = exchange->Answer(result, false);
       end(kAnswer);
       exchange->Forget();
       end(kForget);
+      answered.set_value();
     });
+    // Mostly it is: another thread of the engine may be answering.
+    answered.get_future().wait();
     std::optional<client::WireReply> reply = client::internal::ReadPlainReply(message);
     if (!reply) std::abort();
     queue_->Answer(*std::move(reply));
@@ -325,13 +330,13 @@ int Main(int rounds, const std::string& beside, const std::string& json) {
   nlohmann::json report = StartReport(Machine(), {{"rounds", rounds}, {"beside", beside}});
   StepParts bench;
   std::vector<std::vector<Figures>> ours(std::size(kCases), std::vector<Figures>(kParts)), theirs = ours;
-  for (int round = 0; round < rounds; ++round) {
+  for (int round = 0; round <= rounds; ++round) {  // the first does not count
     for (size_t i = 0; i < std::size(kCases); ++i) {
       const std::vector<double> us =
           bench.Measure(kCases[i].tokens, kCases[i].prestaged, kCases[i].caches, kCases[i].steps);
-      for (size_t part = 0; part < kParts; ++part) ours[i][part].push_back(us[part]);
+      for (size_t part = 0; part < kParts && round > 0; ++part) ours[i][part].push_back(us[part]);
     }
-    if (beside.empty()) continue;
+    if (beside.empty() || round == 0) continue;
     const std::string file = json + ".beside";
     if (std::system(absl::StrCat("'", beside, "' --rounds 1 --json '", file, "' > /dev/null").c_str()) != 0) return 1;
     const nlohmann::json other = nlohmann::json::parse(std::ifstream(file));
