@@ -37,6 +37,7 @@ int Run(BenchFlags* flags) {
   flags->bench.address = flags->server.address;
   if (flags->server.addresses.size() > 1) flags->bench.replicas = flags->server.addresses;
   flags->bench.access = flags->server.Options();
+  if (!flags->server.affinity.empty()) flags->bench.affinity = flags->server.affinity;
   if (absl::Status s = flags->bench.Validate(); !s.ok()) {
     std::cerr << "pleiad: --" << s.message() << "\n";
     return kExitBadFlags;
@@ -59,10 +60,10 @@ void AddBench(CLI::App* app, int* exit) {
   CLI::App* command = app->add_subcommand(
       "bench", "Load the server: every sequence has one step in flight; print latency, tokens/s, hit rate, CPU time");
   flags->server.AddSeveralTo(command);
-  command
-      ->add_option("--affinity", bench.affinity,
-                   "with several servers: the key that chooses one, with /N behind it where there are several streams")
-      ->capture_default_str();
+  command->get_option("--affinity")
+      ->description(
+          "key by which a balancer, or with several servers the client (then with /N behind it where there are several "
+          "streams; bench unless given), chooses the server");
   command->add_option("--sequences", bench.load.sequences, "sequences of the measured load")->capture_default_str();
   command->add_option("--tokens-per-step", bench.load.tokens_per_step, "tokens of each of its steps")
       ->capture_default_str();

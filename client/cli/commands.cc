@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "client/cli/scrape.h"
@@ -96,6 +97,18 @@ void ServerFlags::AddSharedTo(CLI::App* command) {
       ->add_option("--token-file", token_file, "file with the token to show and nothing else, which others cannot read")
       ->envname("PLEIAD_TOKEN_FILE")
       ->type_name("FILE");
+  const auto check_affinity = [](const std::string& key) {
+    const auto printable = [](char c) { return c >= ' ' && c <= '~'; };
+    return !key.empty() && key.size() <= 128 && std::all_of(key.begin(), key.end(), printable)
+               ? ""
+               : absl::StrCat("'", absl::CHexEscape(key), "': must be 1 to 128 characters of printable ASCII");
+  };
+  command
+      ->add_option("--affinity", affinity,
+                   "key by which a balancer chooses the server; the same for all calls about a sequence")
+      ->envname("PLEIAD_AFFINITY")
+      ->type_name("KEY")
+      ->check(CLI::Validator(check_affinity, ""));
 }
 
 client::ClientOptions ServerFlags::Options() const {
@@ -108,6 +121,7 @@ client::ClientOptions ServerFlags::Options() const {
     options.tls = tls_files;
   }
   options.token_file = token_file;
+  options.affinity_key = affinity;
   return options;
 }
 
@@ -142,7 +156,8 @@ int Main(int argc, const char* const* argv) {
   app.config_formatter(std::make_shared<EnvironmentFirst>());
   app.allow_config_extras(false);
   app.footer(
-      "Flags go before PLEIAD_SERVER, PLEIAD_TIMEOUT, PLEIAD_TLS_CA and PLEIAD_TOKEN_FILE, those before the file.\n"
+      "Flags go before PLEIAD_SERVER, PLEIAD_TIMEOUT, PLEIAD_TLS_CA, PLEIAD_TOKEN_FILE and PLEIAD_AFFINITY, those\n"
+      "before the file.\n"
       "Exit codes: 0 done and all agreed; 1 a comparison past its bound, or a server that is not ready;\n"
       "2 bad flags; 3 no server, a refusal, or a file that cannot be read or written.");
   int exit = kExitOk;

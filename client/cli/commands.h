@@ -27,6 +27,7 @@ struct ServerFlags {
   bool tls = false;  // also when any member of tls_files is set
   client::TlsOptions tls_files;
   std::string token_file;
+  std::string affinity;  // empty: none
 
   // All of them, of a command that takes several; the first is `address`.
   std::vector<std::string> addresses = {address};
