@@ -35,6 +35,7 @@ struct WireStep {
   std::optional<DType> output_dtype = {};  // absent: as the input
   std::optional<RegionSpan> output_region = {};
   uint32_t timeout_ms = 0;  // 0: none
+  std::vector<SequenceId> release_after = {};
 
   // Whether the bytes of the highway are part of it.
   bool sends_highway() const { return mode == StepMode::kForward && !highway.zeros && !highway.data.empty(); }

@@ -38,7 +38,8 @@ enum class Failover : uint8_t { kOff, kOn };
 
 struct ReplicatedOptions {
   // "HOST:PORT" or "unix:PATH" each, all different; all serve one model. Of servers that come and go (a StatefulSet
-  // that scales) all that there may be: those that are not there are passed over.
+  // that scales) all that there may be: those that are not there are passed over. One may be a balancer's that sends
+  // what has one affinity_key to one server (deploy/haproxy); that server counts as a replica then.
   std::vector<std::string> addresses = {};
   // Chooses the replica, by rendezvous hashing, and goes with every call as ClientOptions::affinity_key: an engine
   // rank.
@@ -58,7 +59,8 @@ struct ReplicatedOptions {
   absl::Duration connect_timeout = absl::Seconds(1);           // of each replica that is tried
   absl::Duration rpc_timeout = absl::Seconds(5);               // of each unary call
   absl::Duration reconnect_timeout = absl::Milliseconds(300);  // to the same replica first, before another is tried
-  // Steps that a replica leaves unanswered for so long, and its health too for rpc_timeout, say that it is gone.
+  // Steps that a replica leaves unanswered for so long, and then for rpc_timeout its health, or a prestage of nothing
+  // behind them, say that it is gone.
   absl::Duration stall_timeout = absl::Seconds(10);
   // How long steps wait for a replica before they fail; a later step tries again.
   absl::Duration give_up_after = absl::Seconds(30);
@@ -132,13 +134,14 @@ class ReplicatedSequence {
 
 // Of each carry this side keeps the last Snapshot that no rewind can reach behind, and the tokens since with their
 // highway, as far as a replay needs them. A replica counts as lost when its connection is gone and does not come back
-// within reconnect_timeout, when it says UNAVAILABLE (a lost device, a stop), or when it neither answers nor is
-// healthy. Then the next one in rendezvous order that is healthy gets every sequence: opened from the snapshot,
-// replayed up to the last step that was answered, then the unanswered steps in order. A step's result is given once and
-// is that of one application, in the one line of steps that the sequence has. A replica that has forgotten a sequence
-// gets it the same way. One that drains is left between two steps, and so is one when a better one is back; it then
-// releases what it had. So is one that cannot read its table and is not ready to serve any more; the steps that met the
-// damage fail (DataLoss) and may be sent again.
+// within reconnect_timeout, when it says UNAVAILABLE (a lost device, a stop), or when it answers neither steps nor what
+// is asked after them. Then the next one in rendezvous order that is healthy gets every sequence: opened from the
+// snapshot, replayed up to the last step that was answered, then the unanswered steps in order. A step's result is
+// given once and is that of one application, in the one line of steps that the sequence has. A replica that has
+// forgotten a sequence gets it the same way. One that drains is left between two steps, for what a new connection to
+// its own address finds where there is no other, and so is one when a better one is back; it then releases what it had.
+// So is one that cannot read its table and is not ready to serve any more; the steps that met the damage fail
+// (DataLoss) and may be sent again.
 //
 // Statuses of a step: as StepStream's, Unavailable only when no replica was found. Regions of shared memory are
 // InvalidArgument: another server cannot read them.

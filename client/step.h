@@ -38,6 +38,8 @@ struct Step {
   // StepResult has none.
   std::optional<RegionSpan> output_region = {};
   absl::Duration timeout = absl::InfiniteDuration();  // on the server, from arrival; whole milliseconds
+  // Of a kForward: sequences that the server releases once the step has succeeded; unknown ones are no error.
+  std::vector<SequenceId> release_after = {};
 };
 
 using StepCallback = std::function<void(absl::StatusOr<StepResult>)>;

@@ -64,6 +64,17 @@ class StepStreamImpl final : public StepStream {
     RunCallbacks();
   }
 
+  void SubmitLater(Step step, StepCallback done) override {
+    {
+      MutexLock lock(&mutex_);
+      queue_.Add(std::move(step), std::move(done));
+      if (ended_) queue_.FailAll(Closed());
+      if (stream_ == nullptr) changed_.NotifyAll();
+      writable_.NotifyAll();
+    }
+    RunCallbacks();
+  }
+
   void Close() override {
     MutexLock lock(&mutex_);
     closing_ = true;

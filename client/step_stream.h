@@ -40,6 +40,8 @@ class StepStream {
   // `done` is called once, on the stream's thread or inside a Submit, one at a time and in order per carry. It may
   // submit, and must not block. Submit blocks only while the connection takes no more bytes.
   virtual void Submit(Step step, StepCallback done) = 0;
+  // As Submit, and never blocks: a thread of the stream's sends the step.
+  virtual void SubmitLater(Step step, StepCallback done) = 0;
   // The same with a future.
   std::future<absl::StatusOr<StepResult>> Submit(Step step);
   // Submits and waits; not inside a callback.

@@ -134,6 +134,7 @@ void ToWire(const WireStep& step, v1::ForwardRequest* out) {
   }
   out->mutable_token_ids()->Add(step.token_ids.begin(), step.token_ids.end());
   out->set_timeout_ms(step.timeout_ms);
+  for (const SequenceId id : step.release_after) out->add_release_after(static_cast<uint64_t>(id));
   if (step.mode == StepMode::kPrestage) return;
   out->mutable_output()->set_kind(step.output_kind == OutputKind::kHighway ? v1::OUTPUT_KIND_HIGHWAY
                                                                            : v1::OUTPUT_KIND_DELTA);

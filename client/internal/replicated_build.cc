@@ -138,7 +138,11 @@ class ReplicatedCore::Rebuild {
         step.output_kind = OutputKind::kDelta;
         step.output_dtype = DType::kBf16;
         step.output_pieces = true;
-        answers_.push_back(site_->stream->Submit(std::move(step)));
+        auto answer = std::make_shared<std::promise<absl::StatusOr<StepResult>>>();
+        answers_.push_back(answer->get_future());
+        // A server that hangs would keep this thread.
+        site_->stream->SubmitLater(
+            std::move(step), [answer](absl::StatusOr<StepResult> result) { answer->set_value(std::move(result)); });
         from += count;
         replayed_tokens_ += count;
         bytes_ += tensor->size();
@@ -204,10 +208,11 @@ absl::Status ReplicatedCore::BuildAll(const SitePtr& site) {
       continue;
     }
     // A live client key gives the same sequence back: then the old handle must not release it.
-    if (record.handle != nullptr && record.replica == site->replica && record.handle->id() == built.handle->id()) {
+    if (record.handle != nullptr && record.replica == site->replica && record.id == built.handle->id()) {
       (void)std::move(*record.handle).Detach();
     }
     Discard(std::exchange(record.handle, std::move(built.handle)));
+    record.id = record.handle->id();
     if (record.gone && record.site == site->number) ++counters_.mended;
     ++counters_.rebuilt;
     record.site = site->number;

@@ -111,6 +111,7 @@ absl::StatusOr<ReplicatedCore::RecordPtr> ReplicatedCore::Open(const OpenOptions
     if (!status.ok() && (!gone || !on() || losses == options_.max_losses_of_a_step)) return status;
     if (status.ok() && site == site_ && !holding_) {
       record->handle = std::make_shared<Sequence>(*std::move(opened));
+      record->id = record->handle->id();
       record->site = site->number;
       record->replica = site->replica;
       records_.insert(record);
@@ -173,6 +174,7 @@ void ReplicatedCore::ReleaseLater(const RecordPtr& record) {
   MutexLock lock(&mutex_);
   record->released = true;
   records_.erase(record);
+  if (draining_ && site_ != nullptr && record->site == site_->number) site_->released.push_back(record->id);
   if (record->handle != nullptr && !stopping_) Discard(std::move(record->handle));
   record->handle = nullptr;
 }

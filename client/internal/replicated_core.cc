@@ -47,6 +47,21 @@ ReplicatedCore::Verdict ReplicatedCore::Judge(const absl::Status& status) {
   return Verdict::kFinal;
 }
 
+bool ReplicatedCore::EndsStream(const absl::Status& status) {
+  if (!ErrorDetails(status).empty()) return false;
+  switch (status.code()) {
+    case absl::StatusCode::kUnavailable:
+    case absl::StatusCode::kAborted:
+    case absl::StatusCode::kCancelled:
+    case absl::StatusCode::kInternal:
+    case absl::StatusCode::kUnknown:
+    case absl::StatusCode::kDeadlineExceeded:
+      return true;
+    default:
+      return false;
+  }
+}
+
 void ReplicatedCore::Submit(Step step, std::vector<RecordPtr> records, StepCallback done) {
   PendingList one(1);
   Pending& pending = one.front();
@@ -159,22 +174,9 @@ void ReplicatedCore::OnAnswer(PendingList::iterator pending, Site* site, absl::S
 
 bool ReplicatedCore::Keeps(Pending* pending, const Site* site, absl::Status* status) {
   Verdict verdict = Judge(*status);
-  if (verdict == Verdict::kFinal && ErrorDetails(*status).empty()) {
-    // Not the service's word on the step: the stream ended.
-    switch (status->code()) {
-      case absl::StatusCode::kAborted:
-      case absl::StatusCode::kCancelled:
-      case absl::StatusCode::kInternal:
-      case absl::StatusCode::kUnknown:
-        verdict = Verdict::kLost;
-        break;
-      case absl::StatusCode::kDeadlineExceeded:
-        if (pending->step.timeout == absl::InfiniteDuration()) verdict = Verdict::kLost;
-        break;
-      default:
-        break;
-    }
-  }
+  // A step with a time of its own may end for that.
+  const bool timed_out = absl::IsDeadlineExceeded(*status) && pending->step.timeout != absl::InfiniteDuration();
+  if (verdict == Verdict::kFinal && !timed_out && EndsStream(*status)) verdict = Verdict::kLost;
   if (verdict == Verdict::kLost) Lose(site);
   if (verdict == Verdict::kForgotten) {
     bool comes_back = false;

@@ -44,6 +44,7 @@ struct ReplicatedRecord {
   bool fresh = true;
   std::map<uint32_t, ReplicatedCarry> carries;  // the keys never change
   std::shared_ptr<Sequence> handle;             // null: released, or on no replica yet
+  SequenceId id = kThrowAway;                   // the handle's
   uint64_t site = 0;                            // number of the site that has it
   size_t replica = 0;                           // the site's
   bool gone = false;                            // its replica has forgotten it
@@ -85,7 +86,9 @@ class ReplicatedCore {
     size_t replica = 0;
     std::shared_ptr<Client> client;
     std::unique_ptr<StepStream> stream;
-    uint32_t entered = 0;  // threads in the stream's Submit; guarded by the core's mutex
+    // Guarded by the core's mutex.
+    uint32_t entered = 0;                   // threads in the stream's Submit
+    std::vector<SequenceId> released = {};  // while it drained
   };
   using SitePtr = std::shared_ptr<Site>;
 
@@ -112,6 +115,8 @@ class ReplicatedCore {
 
   // replicated_core.cc
   static Verdict Judge(const absl::Status& status);
+  // Not the service's word on a step: the stream has ended.
+  static bool EndsStream(const absl::Status& status);
   void Dispatch(PendingList::iterator pending) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void OnAnswer(PendingList::iterator pending, Site* site, absl::StatusOr<StepResult> result);
   // Whether the step waits for another try instead of failing, with `status` then.
@@ -137,13 +142,21 @@ class ReplicatedCore {
   void TendLoop();
   void TakeSnapshot(const RecordPtr& record, uint32_t layer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
+  // replicated_watch.cc, on the mover's thread; they block.
+  // Loses the site when it gives no sign of life.
+  void Probe() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Whether anything is answered on the site's stream within rpc_timeout. A call says less: behind a balancer another
+  // replica may take it.
+  bool AnswersOnStream(const SitePtr& site) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  enum class Readiness : uint8_t { kReady, kNotReady, kUnknown };
+  // Asks whether the site that has the sequences is ready to serve.
+  Readiness ReadinessOf(const SitePtr& site) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // After a row that could not be read: a site that is not ready to serve is left as one that drains.
+  void LeaveUnlessReady() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
   // replicated_mover.cc
   void MoveLoop();
   void AwaitWork() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Loses the site when it gives no sign of life.
-  void Probe() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // After a row that could not be read: a site that is not ready to serve is left as one that drains.
-  void LeaveUnlessReady() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Until no step is out. False: the site was lost meanwhile, or the client stops.
   bool AwaitHome() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Ends the site's stream; no step is out then.
@@ -156,6 +169,11 @@ class ReplicatedCore {
   void MoveTo(size_t replica, uint64_t ReplicatedCounters::*moves) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // When to look next for a replica that comes before the site's.
   absl::Time NextLookBack() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::vector<SequenceId> SequencesAt(const Site& site) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Ends a site that works, and the sequences it had, which its handles may not reach: behind a balancer their calls go
+  // to another server, and only the stream is still the old one's.
+  void ReleaseOnStream(const SitePtr& left, std::vector<SequenceId> had) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  class LeftSite;
   // Steps go there from now on.
   void UseSite(SitePtr site) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Mend() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

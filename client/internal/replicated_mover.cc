@@ -1,11 +1,25 @@
 // The mover's thread.
 #include <algorithm>
+#include <future>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "client/internal/replicated_core.h"
 
 namespace pleiad::client::internal {
+
+// A site with a last step on its way; blocks as it ends, until that is answered or for `timeout`.
+class ReplicatedCore::LeftSite {
+ public:
+  LeftSite(SitePtr site, std::future<void> answer, absl::Duration timeout)
+      : site_(std::move(site)), answer_(std::move(answer)), timeout_(timeout) {}
+  ~LeftSite() { answer_.wait_for(absl::ToChronoNanoseconds(timeout_)); }
+
+ private:
+  const SitePtr site_;
+  const std::future<void> answer_;
+  const absl::Duration timeout_;
+};
 
 absl::Status ReplicatedCore::Start() {
   const absl::Time deadline = Now() + options_.give_up_after;
@@ -105,29 +119,6 @@ void ReplicatedCore::AwaitWork() {
   }
 }
 
-void ReplicatedCore::Probe() {
-  const SitePtr site = site_;
-  const absl::Time heard = heard_;
-  mutex_.Unlock();
-  const absl::Status health = site->client->Health("pleiad.live").status();
-  mutex_.Lock();
-  if (heard_ != heard) return;
-  if (absl::IsUnavailable(health) || absl::IsDeadlineExceeded(health)) {
-    Lose(site.get());
-  } else {
-    heard_ = Now();
-  }
-}
-
-void ReplicatedCore::LeaveUnlessReady() {
-  const SitePtr site = site_;
-  mutex_.Unlock();
-  const absl::StatusOr<HealthState> health = site->client->Health("pleiad.v1.Ple");
-  mutex_.Lock();
-  if (site != site_ || draining_ || !health.ok() || *health != HealthState::kNotServing) return;
-  draining_ = leaves_unreadable_ = true;
-}
-
 bool ReplicatedCore::AwaitHome() {
   while (!lost_ && !stopping_ && (out_ > 0 || site_->entered > 0)) {
     if (Now() - heard_ >= options_.stall_timeout) {
@@ -201,21 +192,22 @@ void ReplicatedCore::MoveFromDraining() {
   ++drain_tries_;
   if (leaves_unreadable_) {
     // A drain is for good; a table may be readable again.
-    mutex_.Unlock();
-    const absl::StatusOr<HealthState> health = old->client->Health("pleiad.v1.Ple");
-    mutex_.Lock();
+    const Readiness readiness = ReadinessOf(old);
     if (old != site_ || lost_ || stopping_) return;
-    if (leaves_unreadable_ && health.ok() && *health == HealthState::kServing) {
+    if (leaves_unreadable_ && readiness == Readiness::kReady) {
       draining_ = leaves_unreadable_ = false;
       return;
     }
   }
   const absl::Time now = Now();
-  const std::optional<size_t> next = replicas_.Next(now, old->replica);
+  std::optional<size_t> next = replicas_.Next(now, old->replica);
+  // Where the address is a balancer's, a new connection ends at another server.
+  if (!next.has_value()) next = replicas_.Next(now);
   if (!next.has_value() || !budget_.Take(now)) {
-    drain_at_ = std::clamp(replicas_.NextAt(old->replica), now + options_.initial_backoff, now + options_.max_backoff);
+    drain_at_ = std::clamp(replicas_.NextAt(), now + options_.initial_backoff, now + options_.max_backoff);
     return;
   }
+  if (*next == old->replica) clients_.erase(*next);
   MoveTo(*next, &ReplicatedCounters::drain_moves);
 }
 
@@ -238,6 +230,7 @@ void ReplicatedCore::MoveTo(size_t replica, uint64_t ReplicatedCounters::*moves)
   if (status.ok()) {
     holding_ = true;
     if (AwaitHome() && !forgotten_) {
+      std::vector<SequenceId> had = SequencesAt(*old);
       mutex_.Unlock();
       status = BuildAll(*site);
       mutex_.Lock();
@@ -246,7 +239,7 @@ void ReplicatedCore::MoveTo(size_t replica, uint64_t ReplicatedCounters::*moves)
         if (draining_) replicas_.Failed(old->replica, Now());
         lost_ = draining_ = leaves_unreadable_ = false;
         UseSite(*std::move(site));
-        Discard(old);
+        ReleaseOnStream(old, std::move(had));
         SendWaiting();
         return;
       }
@@ -258,6 +251,30 @@ void ReplicatedCore::MoveTo(size_t replica, uint64_t ReplicatedCounters::*moves)
     ++counters_.failed_attempts;
   }
   if (!lost_ && !forgotten_) SendWaiting();
+}
+
+std::vector<SequenceId> ReplicatedCore::SequencesAt(const Site& site) {
+  std::vector<SequenceId> ids;
+  for (const RecordPtr& record : records_) {
+    if (record->site == site.number && record->handle != nullptr) ids.push_back(record->id);
+  }
+  return ids;
+}
+
+void ReplicatedCore::ReleaseOnStream(const SitePtr& left, std::vector<SequenceId> had) {
+  had.insert(had.end(), left->released.begin(), left->released.end());
+  // A live client key gave the same sequence back.
+  for (const SequenceId kept : SequencesAt(*site_)) had.erase(std::remove(had.begin(), had.end(), kept), had.end());
+  if (had.empty()) return Discard(left);
+  Step step;
+  if (!model_.layers.empty()) step.layer_index = model_.layers[0].layer_index;
+  step.highway.zeros = true;
+  step.release_after = std::move(had);
+  auto answer = std::make_shared<std::promise<void>>();
+  mutex_.Unlock();
+  left->stream->SubmitLater(std::move(step), [answer](const absl::StatusOr<StepResult>&) { answer->set_value(); });
+  mutex_.Lock();
+  Discard(std::make_shared<LeftSite>(left, answer->get_future(), options_.rpc_timeout));
 }
 
 void ReplicatedCore::UseSite(SitePtr site) {

@@ -212,6 +212,7 @@ void StepQueue::Add(Step step, StepCallback done) {
   wire.output_dtype = step.output_dtype;
   wire.output_region = step.output_region;
   wire.timeout_ms = TimeoutMs(step.timeout);
+  wire.release_after = std::move(step.release_after);
 
   entries_.emplace(wire.request_id, entry);
   std::vector<Lane*> lanes;

@@ -38,7 +38,7 @@ void Cluster::Restart(size_t server) {
   servers_[server] = nullptr;
   ClusterServer own;
   own.model = model_.path();
-  own.flags = {"--batch-invariant", "--max-tokens", "256", "--max-sequences", "256", "--threads", "1"};
+  own.flags = {"--batch-invariant", "--max-tokens", "256", "--max-sequences=256", "--threads", "1"};
   if (change_) change_(server, &own);
   own.flags.insert(own.flags.end(), {"--log-level", own.log_level});
   servers_[server] = std::make_unique<ServerProcess>(own.model, "unix:" + socket(server), own.flags, own.launcher);

@@ -44,6 +44,7 @@ class Cluster {
   // Clients of the three servers, unless the options name other addresses; opens the sequences and starts the load,
   // which sends steps that fail with what `again` accepts once more.
   void StartLoad(const client::ReplicatedOptions& options, std::function<bool(const absl::Status&)> again = nullptr);
+  // With attempts without end, for disturbances that follow each other sooner than a client's budget fills up.
   static client::ReplicatedOptions Options();
   std::vector<std::string> Addresses() const;
   DecodingLoad& load() { return *load_; }

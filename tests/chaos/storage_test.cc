@@ -10,12 +10,12 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "client/error_info.h"
 #include "tests/chaos/cluster.h"
+#include "tests/chaos/own_tables.h"
 #include "tests/chaos/private_mounts.h"
 #include "tests/e2e/in_process_server.h"
 #include "tests/e2e/metrics_page.h"
@@ -105,19 +105,8 @@ TEST(StorageTest, AFullStateDisk) {
 // Each server has a copy of the table of its own; that of one is cut in half while it serves, and mended.
 TEST(StorageTest, ADamagedShard) {
   const int rounds = LongForm() ? 10 : 1;
-  TempDir copies;
-  Cluster cluster([&copies](size_t server, ClusterServer* own) {
-    const std::string copy = copies / std::to_string(server);
-    if (std::filesystem::create_directory(copy)) {
-      for (const auto& file : std::filesystem::directory_iterator(own->model)) {
-        // The folder has the servers' sockets too.
-        if (file.is_regular_file()) std::filesystem::copy(file.path(), copy);
-      }
-    }
-    own->model = copy;
-    own->log_level = "warning";
-    own->flags.insert(own->flags.end(), {"--table", "cached", "--cache-bytes", "0"});
-  });
+  OwnTables tables;
+  Cluster cluster(tables.Change());
   const auto unreadable = [](const absl::Status& status) {
     return absl::IsDataLoss(status) && client::ErrorReason(status) == client::Reason::kTableUnreadable;
   };
@@ -128,13 +117,8 @@ TEST(StorageTest, ADamagedShard) {
     ServerProcess& server = cluster.server(victim);
     const uint64_t resent = cluster.load().resent(), moves = cluster.Counters().drain_moves;
     const SteadyClock::time_point now = SteadyClock::now();
-    std::vector<std::pair<std::string, std::string>> whole;
-    for (const auto& file : std::filesystem::directory_iterator(copies / std::to_string(victim))) {
-      if (file.path().extension() != ".safetensors") continue;
-      whole.emplace_back(file.path(), ReadFile(file.path()));
-      std::filesystem::resize_file(file.path(), whole.back().second.size() / 2);
-    }
-    // Rows in the half that is left are the right ones; the others fail the steps that need them, by name.
+    tables.Halve(victim);
+    // Steps that need what is gone fail, by name.
     const std::optional<std::string> line = server.child.ReadErrorUntil("TABLE_UNREADABLE");
     ASSERT_TRUE(line.has_value());
     EXPECT_THAT(*line, HasSubstr(".safetensors at byte "));
@@ -147,11 +131,8 @@ TEST(StorageTest, ADamagedShard) {
     for (size_t c = 0; c < kClients; ++c) EXPECT_NE(cluster.client(c).replica(), victim) << "client " << c;
     EXPECT_GT(cluster.load().resent(), resent) << "nobody met the damage";
     EXPECT_GT(cluster.Counters().drain_moves, moves);
-    // Mended from the source, with another file of that name as a copy makes it, and started again.
-    for (const auto& [path, bytes] : whole) {
-      std::filesystem::remove(path);
-      WriteFile(path, bytes);
-    }
+    // Mended and started again.
+    tables.Mend();
     server.child.Signal(SIGTERM);
     EXPECT_EQ(server.child.Wait(), 0);
     ASSERT_NO_FATAL_FAILURE(cluster.Restart(victim));

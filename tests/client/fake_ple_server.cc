@@ -3,6 +3,7 @@
 #include <grpcpp/health_check_service_interface.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <utility>
 
@@ -28,6 +29,8 @@ grpc::Status ToGrpc(grpc::ServerContext* context, const v1::Status& status) {
 }  // namespace
 
 FakePleServer::FakePleServer(FakeOptions options) : options_(std::move(options)) {
+  static std::atomic<uint64_t> servers{0};
+  next_id_ = (++servers << 32) + 1;
   address_ = "127.0.0.1:0";
   Restart();
 }
@@ -285,6 +288,8 @@ void FakePleServer::Run(const v1::ForwardRequest& request, v1::ForwardResponse* 
     result->set_position(carry->position);
     result->set_low(carry->low);
   }
+  for (const uint64_t id : request.release_after()) sequences_.erase(id);
+  changed_.NotifyAll();
   response->mutable_stats()->set_rows(t * kHeads);
   response->mutable_stats()->set_hits(t * kHeads);
   response->mutable_stats()->set_batch_tokens(static_cast<uint32_t>(t));

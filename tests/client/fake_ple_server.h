@@ -115,7 +115,7 @@ class FakePleServer final : public v1::Ple::Service {
   Mutex mutex_;
   CondVar changed_;
   std::map<uint64_t, Sequence> sequences_ ABSL_GUARDED_BY(mutex_);
-  uint64_t next_id_ ABSL_GUARDED_BY(mutex_) = 1000;
+  uint64_t next_id_ ABSL_GUARDED_BY(mutex_);  // no other server has it
   int fail_steps_ ABSL_GUARDED_BY(mutex_) = 0;
   bool draining_ ABSL_GUARDED_BY(mutex_) = false;
   size_t room_ ABSL_GUARDED_BY(mutex_) = SIZE_MAX;

@@ -1,6 +1,8 @@
 // A Connection that stops answering when told to, as one to a server that hangs or was stopped.
 #pragma once
 
+#include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -19,16 +21,21 @@ class Hang {
   enum class Health { kToo, kAnswers };
 
   // From now on calls end with DeadlineExceeded, at once, and streams give no replies; health is asked for in vain
-  // too, or answered.
+  // too, or answered, and prestages with it.
   void Begin(Health health) {
     MutexLock lock(&mutex_);
     hangs_ = true;
     healthy_ = health == Health::kAnswers;
   }
+  // Streams take no steps either, as when connections and their windows are full.
+  void TakeNothing() {
+    MutexLock lock(&mutex_);
+    takes_nothing_ = true;
+  }
   // What was held back comes.
   void End() {
     MutexLock lock(&mutex_);
-    hangs_ = false;
+    hangs_ = takes_nothing_ = false;
     changed_.NotifyAll();
   }
   enum class Point { kAfterOpen, kBeforeSnapshot, kAfterSnapshot, kAfterRestore };
@@ -49,6 +56,7 @@ class Hang {
   Mutex mutex_;
   CondVar changed_;
   bool hangs_ ABSL_GUARDED_BY(mutex_) = false;
+  bool takes_nothing_ ABSL_GUARDED_BY(mutex_) = false;
   bool healthy_ ABSL_GUARDED_BY(mutex_) = true;
   int held_ ABSL_GUARDED_BY(mutex_) = 0;
   std::map<Point, std::function<void()>> hooks_ ABSL_GUARDED_BY(mutex_);
@@ -112,17 +120,34 @@ class HangingConnection final : public Connection {
    public:
     Stream(Hang* hang, std::unique_ptr<StepConnection> inner) : hang_(hang), inner_(std::move(inner)) {}
 
-    bool Write(const WireStep& step) override { return inner_->Write(step); }
+    bool Write(const WireStep& step) override {
+      MutexLock lock(&hang_->mutex_);
+      if (hang_->hangs_ && hang_->healthy_ && step.mode == StepMode::kPrestage) {
+        prestages_.push_back(step.request_id);
+        hang_->changed_.NotifyAll();
+      }
+      while (hang_->takes_nothing_ && !cancelled_) hang_->changed_.Wait(&hang_->mutex_);
+      if (cancelled_) return false;
+      hang_->mutex_.Unlock();
+      const bool sent = inner_->Write(step);
+      hang_->mutex_.Lock();
+      return sent;
+    }
     std::optional<WireReply> Read() override {
-      std::optional<WireReply> reply = inner_->Read();
+      std::optional<WireReply> reply = std::exchange(kept_, std::nullopt);
+      if (!reply.has_value()) reply = inner_->Read();
       MutexLock lock(&hang_->mutex_);
       if (!reply.has_value() || !hang_->hangs_) return reply;
       ++hang_->held_;
       hang_->changed_.NotifyAll();
-      while (hang_->hangs_ && !cancelled_) hang_->changed_.Wait(&hang_->mutex_);
+      while (hang_->hangs_ && !cancelled_ && prestages_.empty()) hang_->changed_.Wait(&hang_->mutex_);
       --hang_->held_;
-      if (cancelled_) reply.reset();
-      return reply;
+      if (cancelled_) return std::nullopt;
+      if (prestages_.empty()) return reply;
+      kept_ = std::move(reply);
+      const uint64_t prestage = prestages_.front();
+      prestages_.pop_front();
+      return WireReply{prestage};
     }
     void Cancel() override {
       inner_->Cancel();
@@ -139,7 +164,10 @@ class HangingConnection final : public Connection {
    private:
     Hang* const hang_;
     const std::unique_ptr<StepConnection> inner_;
-    bool cancelled_ = false;  // guarded by the hang's mutex
+    std::optional<WireReply> kept_;  // of the reading thread
+    // Guarded by the hang's mutex.
+    bool cancelled_ = false;
+    std::deque<uint64_t> prestages_;
   };
 
   void RunHook(Hang::Point point) {

@@ -77,6 +77,7 @@ void CuttingProxy::AcceptAll() {
     link->client = std::move(client);
     link->server = std::move(server);
     MutexLock lock(&mutex_);
+    ++accepted_;
     Link* raw = links_.emplace_back(std::move(link)).get();
     for (const Direction direction : {Direction::kRequests, Direction::kReplies}) {
       raw->threads[static_cast<size_t>(direction)] = std::thread([this, raw, direction] { Pump(raw, direction); });
@@ -121,6 +122,11 @@ void CuttingProxy::Hold(Direction direction, uint64_t pass) {
 uint64_t CuttingProxy::forwarded(Direction direction) {
   MutexLock lock(&mutex_);
   return forwarded_[static_cast<size_t>(direction)];
+}
+
+uint64_t CuttingProxy::accepted() {
+  MutexLock lock(&mutex_);
+  return accepted_;
 }
 
 uint64_t CuttingProxy::Held(Direction direction) {

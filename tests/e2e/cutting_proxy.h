@@ -28,6 +28,8 @@ class CuttingProxy {
   void Hold(Direction direction, uint64_t pass);
   // Bytes let through so far, over all connections.
   uint64_t forwarded(Direction direction);
+  // Connections so far.
+  uint64_t accepted();
   // Blocks until so many bytes were let through or are kept; false when that takes too long.
   bool AwaitForwarded(Direction direction, uint64_t total);
   bool AwaitHeld(Direction direction, uint64_t bytes);
@@ -63,6 +65,7 @@ class CuttingProxy {
   Mutex mutex_;
   CondVar changed_;
   std::vector<std::unique_ptr<Link>> links_ ABSL_GUARDED_BY(mutex_);
+  uint64_t accepted_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t forwarded_[2] ABSL_GUARDED_BY(mutex_) = {0, 0};
 };
 
