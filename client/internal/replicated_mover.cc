@@ -207,7 +207,6 @@ void ReplicatedCore::MoveFromDraining() {
     drain_at_ = std::clamp(replicas_.NextAt(), now + options_.initial_backoff, now + options_.max_backoff);
     return;
   }
-  if (*next == old->replica) clients_.erase(*next);
   MoveTo(*next, &ReplicatedCounters::drain_moves);
 }
 

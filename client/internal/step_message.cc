@@ -79,6 +79,11 @@ void PutStep(Out& out, const WireStep& step, size_t ids_bytes) {
     PutMessage(out, ForwardRequest::kOutputFieldNumber, [&step](auto& to) { PutOutput(to, step); });
   }
   PutVarint(out, ForwardRequest::kTimeoutMsFieldNumber, step.timeout_ms);
+  if (!step.release_after.empty()) {
+    out.Varint(ForwardRequest::kReleaseAfterFieldNumber << 3 | 2);
+    out.Varint(8 * step.release_after.size());
+    for (const SequenceId id : step.release_after) out.Fixed64(static_cast<uint64_t>(id));
+  }
   if (!prestage && (step.highway.zeros || step.highway.region.has_value())) {
     PutMessage(out, ForwardRequest::kHighwayFieldNumber, [&step](auto& to) { PutHighway(to, step.highway); });
   }

@@ -1,7 +1,5 @@
 #include "tests/client/fake_ple_server.h"
 
-#include <grpcpp/health_check_service_interface.h>
-
 #include <algorithm>
 #include <atomic>
 #include <cstring>
@@ -83,26 +81,6 @@ void FakePleServer::Restart() {
   address_ = "127.0.0.1:" + std::to_string(port);
 }
 
-size_t FakePleServer::open_sequences() {
-  MutexLock lock(&mutex_);
-  return sequences_.size();
-}
-void FakePleServer::WaitUntilEmpty() {
-  MutexLock lock(&mutex_);
-  while (!sequences_.empty()) changed_.Wait(&mutex_);
-}
-void FakePleServer::FailNextSteps(int count) {
-  MutexLock lock(&mutex_);
-  fail_steps_ = count;
-}
-void FakePleServer::SetDraining() {
-  MutexLock lock(&mutex_);
-  draining_ = true;
-}
-void FakePleServer::SetHealthy(const std::string& service, bool healthy) {
-  server_->GetHealthCheckService()->SetServingStatus(service, healthy);
-}
-
 grpc::Status FakePleServer::GetModel(grpc::ServerContext* context, const v1::GetModelRequest*,
                                      v1::GetModelResponse* out) {
   if (grpc::Status s = Note("GetModel", *context); !s.ok()) return s;
@@ -150,27 +128,6 @@ bool FakePleServer::Load(const v1::LayerAux& layer, Sequence* sequence) {
   carry.base = carry.position = carry.low = carry.last_step_start = layer.position();
   sequence->carries.insert_or_assign(layer.layer_index(), std::move(carry));
   return true;
-}
-
-void FakePleServer::ExpireOldest() {
-  MutexLock lock(&mutex_);
-  sequences_.erase(sequences_.begin());
-}
-
-void FakePleServer::SetRoom(size_t sequences) {
-  MutexLock lock(&mutex_);
-  room_ = sequences;
-}
-
-void FakePleServer::SetModelId(const std::string& model_id) {
-  Forget();
-  MutexLock lock(&mutex_);
-  model_id_ = model_id;
-}
-
-void FakePleServer::SetToken(const std::string& token) {
-  MutexLock lock(&mutex_);
-  token_ = token;
 }
 
 grpc::Status FakePleServer::OpenSequence(grpc::ServerContext* context, const v1::OpenSequenceRequest* request,
