@@ -235,6 +235,10 @@ std::vector<MetricFamily> CollectFamilies(const MetricsSnapshot& snapshot) {
             snapshot.in_flight_limits.requests);
   out.Gauge("pleiad_inflight_bytes_limit", "Bytes in flight that are admitted", snapshot.in_flight_limits.bytes);
   out.Gauge("pleiad_sequences_limit", "Sequences that can be open", uint64_t{snapshot.max_sequences});
+  out.Gauge("pleiad_state_sequences_taken_back", "Sequences of the last run that this one took back from --state-dir",
+            snapshot.taken_back.sequences);
+  out.Gauge("pleiad_state_files_set_aside", "Files of --state-dir that this run could not take back and set aside",
+            snapshot.taken_back.files_set_aside);
   AddSteps(snapshot, out);
   AddRows(snapshot, out);
   AddProcess(snapshot.process, out);

@@ -15,6 +15,7 @@
 #include "server/listener.h"
 #include "server/process_stats.h"
 #include "server/rpc_counters.h"
+#include "server/sequence_keeper.h"
 
 namespace prometheus {
 class Exposer;
@@ -43,6 +44,7 @@ struct MetricsSnapshot {
   AdmissionLimits in_flight;
   AdmissionLimits in_flight_limits;
   uint32_t max_sequences = 0;
+  TakenBack taken_back;  // from --state-dir
   ProcessStats process;
 };
 

@@ -95,6 +95,7 @@ absl::Status SequenceKeeper::TakeBack(Engine& engine, const std::function<void(K
   if (::unlink(path_.c_str()) != 0) return Failed("remove what was taken back", path_);
   PLEIAD_RETURN_IF_ERROR(SyncFolder());
   taken_back_ = true;
+  sequences_taken_back_ += *taken;
   spdlog::info("{} open sequence(s) of the last run are back: {} bytes in {}", *taken, (*opened)->bytes(),
                absl::FormatDuration(Clock::Real()->Now() - begun));
   return absl::OkStatus();
@@ -106,6 +107,7 @@ absl::Status SequenceKeeper::SetAside(const absl::Status& why) {
     name = absl::StrCat(path_, ".bad-", number);
   }
   if (::rename(path_.c_str(), name.c_str()) != 0) return Failed("set aside", path_);
+  ++files_set_aside_;
   PLEIAD_RETURN_IF_ERROR(SyncFolder());
   spdlog::error("the open sequences of the last run are not taken back: {}; the file is now {}", why.ToString(), name);
   return absl::OkStatus();

@@ -1,6 +1,8 @@
 // Keeps open sequences in --state-dir over a restart: written when the server has stopped, taken back before it serves.
 #pragma once
 
+#include <atomic>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -12,7 +14,13 @@
 
 namespace pleiad {
 
-// Used by one thread at a time, Abandon aside. Every call blocks on the disk.
+// What TakeBack has done in this process.
+struct TakenBack {
+  uint64_t sequences = 0;
+  uint64_t files_set_aside = 0;
+};
+
+// Used by one thread at a time, Abandon and the counts aside. Every call but those blocks on the disk.
 class SequenceKeeper {
  public:
   // InvalidArgument naming --state-dir unless it is a folder that can be read and written.
@@ -38,6 +46,9 @@ class SequenceKeeper {
   // While another thread is in Keep, which must not go on: removes what it has written. The process ends.
   void Abandon() const;
 
+  // Thread-safe.
+  TakenBack counts() const { return {sequences_taken_back_.load(), files_set_aside_.load()}; }
+
  private:
   SequenceKeeper(const std::string& state_dir, UniqueFd folder);
 
@@ -48,6 +59,8 @@ class SequenceKeeper {
   const std::string path_;
   const UniqueFd folder_;  // locked
   bool taken_back_ = false;
+  std::atomic<uint64_t> sequences_taken_back_{0};
+  std::atomic<uint64_t> files_set_aside_{0};
 };
 
 }  // namespace pleiad

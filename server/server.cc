@@ -251,6 +251,7 @@ MetricsSnapshot Server::Snapshot() const {
   const ServiceLimits& limits = state_.limits();
   snapshot.in_flight_limits = {.requests = limits.inflight_requests, .bytes = limits.inflight_bytes};
   snapshot.max_sequences = limits.max_sequences;
+  if (keeper_ != nullptr) snapshot.taken_back = keeper_->counts();
   snapshot.process = ReadProcessStats();
   return snapshot;
 }

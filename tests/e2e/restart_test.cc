@@ -98,7 +98,8 @@ class RestartTest : public ::testing::Test {
 
   client::Client Connect() const { return InProcessServer::ConnectTo(address_); }
   std::string State(client::SequenceId id) { return VisibleState(*stub_, static_cast<uint64_t>(id)); }
-  double Open() const { return MetricValue(ScrapeMetrics(server_->metrics_port()), "pleiad_sequences"); }
+  double Metric(const std::string& name) const { return MetricValue(ScrapeMetrics(server_->metrics_port()), name); }
+  double Open() const { return Metric("pleiad_sequences"); }
 
   TempDir model_, state_, sockets_;
   const std::string address_ = "unix:" + (sockets_ / "server");
@@ -188,6 +189,8 @@ TEST_F(RestartTest, EveryPositionIsReachableAsBefore) {
   EXPECT_EQ(Stop(), kExitDrained);
   Start();
   EXPECT_EQ(Open(), 4);
+  EXPECT_EQ(Metric("pleiad_state_sequences_taken_back"), 4);
+  EXPECT_EQ(Metric("pleiad_state_files_set_aside"), 0);
   const auto stream = *client.OpenStream(Patient());
   for (size_t i = 0; i < sequences.size(); ++i) {
     // As it stood, ahead of it nothing, the end of what the ring has, the start of the step of 30 by its undo rows.
@@ -297,6 +300,8 @@ TEST_F(RestartTest, ADamagedOrForeignFileIsSetAsideAndTheServerStarts) {
       if (foreign) flags.model = other_model.path();
     });
     EXPECT_EQ(Open(), 0);
+    EXPECT_EQ(Metric("pleiad_state_sequences_taken_back"), 0);
+    EXPECT_EQ(Metric("pleiad_state_files_set_aside"), 1);
     EXPECT_THAT(log.text(), ::testing::HasSubstr("the open sequences of the last run are not taken back"));
     EXPECT_FALSE(std::filesystem::exists(file_));
     EXPECT_EQ(ReadFile(absl::StrCat(file_, ".bad-", i + 1)), foreign ? whole : bad[i]);

@@ -22,6 +22,7 @@ MetricsSnapshot Example(const RpcCounters* counters) {
   snapshot.draining = true;
   snapshot.in_flight_limits = {.requests = 11, .bytes = 13};
   snapshot.max_sequences = 17;
+  snapshot.taken_back = {.sequences = 19, .files_set_aside = 1};
   snapshot.load_ratio = 0.5;
   snapshot.rpcs = counters;
   snapshot.engine.tokens = {42};
@@ -61,6 +62,8 @@ TEST(Metrics, AreExactlyThoseOfTheContract) {
                                        "pleiad_inflight_requests_limit",
                                        "pleiad_inflight_bytes_limit",
                                        "pleiad_sequences_limit",
+                                       "pleiad_state_sequences_taken_back",
+                                       "pleiad_state_files_set_aside",
                                        "pleiad_draining",
                                        "pleiad_step_phase_seconds",
                                        "pleiad_row_lookups_total",
@@ -140,6 +143,8 @@ TEST(Metrics, CarryLabelsAndValues) {
                            "pleiad_inflight_requests_limit 11\n",
                            "pleiad_inflight_bytes_limit 13\n",
                            "pleiad_sequences_limit 17\n",
+                           "pleiad_state_sequences_taken_back 19\n",
+                           "pleiad_state_files_set_aside 1\n",
                            "pleiad_load_ratio 0.5\n"}) {
     EXPECT_THAT(text, HasSubstr(line));
   }

@@ -80,9 +80,12 @@ TEST_F(SequenceKeeperTest, WhatIsKeptIsTakenBackOnce) {
   EXPECT_FALSE(std::filesystem::exists(path_));
   EXPECT_EQ(engine->Get(ids_[0]).layers.at(0).position, Position(3));
   EXPECT_EQ(engine->Get(ids_[1]).layers.at(0).position, Position(14));
+  EXPECT_EQ(keeper->counts().sequences, 2u);
   // As after a kill: nothing was written since, so there is nothing that could be out of date.
   ASSERT_THAT(keeper->TakeBack(next->engine(), Ignored, Never), IsOk());
   EXPECT_EQ(next->engine().stats().sequences, 0u);
+  EXPECT_EQ(keeper->counts().sequences, 2u);
+  EXPECT_EQ(keeper->counts().files_set_aside, 0u);
 }
 
 TEST_F(SequenceKeeperTest, NoCutAndNoFlippedByteLoadsAnything) {
@@ -118,6 +121,8 @@ TEST_F(SequenceKeeperTest, FilesSetAsideDoNotReplaceEachOther) {
   }
   EXPECT_EQ(ReadFile(path_ + ".bad-1"), "one");
   EXPECT_EQ(ReadFile(path_ + ".bad-2"), "two");
+  EXPECT_EQ(keeper->counts().files_set_aside, 2u);
+  EXPECT_EQ(keeper->counts().sequences, 0u);
 }
 
 TEST_F(SequenceKeeperTest, AFileThatWasNotTakenBackStays) {
