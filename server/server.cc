@@ -1,13 +1,8 @@
 #include "server/server.h"
 
-#include <unistd.h>
-
-#include <cerrno>
 #include <cstdlib>
-#include <cstring>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "core/base/status_macros.h"
 #include "server/file_limit.h"
 #include "server/load_reporter.h"
