@@ -239,6 +239,7 @@ MetricsSnapshot Server::Snapshot() const {
     MutexLock lock(&stats_mutex_);
     const Engine* const engine = engine_gone_ ? nullptr : state_.engine();
     if (engine != nullptr) snapshot.engine = engine->stats();
+    if (keeper_ != nullptr) snapshot.taken_back = keeper_->counts();
   }
   snapshot.rpcs = &state_.counters;
   snapshot.certificate = state_.certificate();
@@ -246,7 +247,6 @@ MetricsSnapshot Server::Snapshot() const {
   const ServiceLimits& limits = state_.limits();
   snapshot.in_flight_limits = {.requests = limits.inflight_requests, .bytes = limits.inflight_bytes};
   snapshot.max_sequences = limits.max_sequences;
-  if (keeper_ != nullptr) snapshot.taken_back = keeper_->counts();
   snapshot.process = ReadProcessStats();
   return snapshot;
 }
@@ -372,7 +372,10 @@ int Server::Stop(int exit_code) {
   watchdog.join();
   // Not under the limit: an idle connection to the metrics page alone makes this take two seconds.
   metrics_.reset();
-  keeper_.reset();
+  {
+    MutexLock lock(&stats_mutex_);
+    keeper_.reset();
+  }
   spdlog::info("stopped: {} admitted step(s) not run, exit code {}", unanswered, exit_code);
   spdlog::default_logger()->flush();
   return exit_code;
