@@ -29,11 +29,17 @@ using pleiad::testing::IsOk;
 constexpr uint32_t kLayer = 1;
 constexpr char kPle[] = "pleiad.v1.Ple";
 
-// One connection of a client to the balancer; `to` is the server that calls go to.
+// Where a balancer sends what comes.
+struct Balance {
+  std::atomic<size_t> to{0};
+  std::atomic<bool> by_connection{false};  // all of a connection goes where it went when it was made
+};
+
+// One connection of a client to the balancer.
 class BalancedConnection final : public Connection {
  public:
-  BalancedConnection(std::array<std::shared_ptr<Connection>, 2> servers, const std::atomic<size_t>* to)
-      : servers_(std::move(servers)), to_(to) {}
+  BalancedConnection(std::array<std::shared_ptr<Connection>, 2> servers, const Balance* balance)
+      : servers_(std::move(servers)), balance_(balance), made_to_(balance->to) {}
 
   absl::StatusOr<ModelInfo> GetModel() override { return At().GetModel(); }
   absl::StatusOr<OpenResult> Open(const OpenOptions& options) override { return At().Open(options); }
@@ -61,10 +67,11 @@ class BalancedConnection final : public Connection {
   }
 
  private:
-  Connection& At() { return *servers_[*to_]; }
+  Connection& At() { return *servers_[balance_->by_connection ? made_to_ : balance_->to.load()]; }
 
   const std::array<std::shared_ptr<Connection>, 2> servers_;
-  const std::atomic<size_t>* const to_;
+  const Balance* const balance_;
+  const size_t made_to_;
 };
 
 class ReplicatedBalancerTest : public ::testing::Test {
@@ -90,7 +97,7 @@ class ReplicatedBalancerTest : public ::testing::Test {
       if (!connection.ok()) return connection.status();
       connections[i] = std::make_shared<HangingConnection>(*connection, hangs_[i]);
     }
-    return Client::Over(std::make_shared<BalancedConnection>(connections, &to_));
+    return Client::Over(std::make_shared<BalancedConnection>(connections, &balance_));
   }
 
   // Random tokens, from where the sequence stands.
@@ -118,7 +125,7 @@ class ReplicatedBalancerTest : public ::testing::Test {
 
   std::array<FakePleServer, 2> servers_;
   std::array<std::shared_ptr<Hang>, 2> hangs_{std::make_shared<Hang>(), std::make_shared<Hang>()};
-  std::atomic<size_t> to_{0};
+  Balance balance_;
   ReplicatedOptions options_;
   FakeClock clock_;
   std::mt19937 random_{3};
@@ -131,7 +138,7 @@ TEST_F(ReplicatedBalancerTest, AServerThatHangsIsLeftThoughAnotherOneAnswersForI
   hangs_[0]->Begin(Hang::Health::kToo);
   auto answer = Submit(2);
   hangs_[0]->AwaitHeld();
-  to_ = 1;
+  balance_.to = 1;
   AwaitLoss();
   // What the old server may still have to say comes too late.
   const absl::StatusOr<StepResult> result = answer.get();
@@ -146,7 +153,7 @@ TEST_F(ReplicatedBalancerTest, AServerThatHangsIsLeftThoughAnotherOneAnswersForI
 // The stream of the old server takes the steps; calls, and what is opened, are another's.
 TEST_F(ReplicatedBalancerTest, AServerThatHangsBetweenStepsIsLeftWithTheNextOne) {
   hangs_[0]->Begin(Hang::Health::kToo);
-  to_ = 1;
+  balance_.to = 1;
   absl::StatusOr<ReplicatedSequence> other = client_->OpenSequence();
   ASSERT_THAT(other, IsOk());
   *sequence_ = *std::move(other);
@@ -162,7 +169,7 @@ TEST_F(ReplicatedBalancerTest, AServerThatTakesNothingIsLeftWithoutAnyStep) {
   hangs_[0]->TakeNothing();
   auto snapshot = std::async(std::launch::async, [&] { return sequence_->Snapshot(); });
   clock_.AwaitDeadline(clock_.Now() + options_.rpc_timeout);
-  to_ = 1;
+  balance_.to = 1;
   clock_.Advance(options_.rpc_timeout);
   AwaitRetry();
   clock_.Advance(options_.max_backoff);
@@ -174,7 +181,7 @@ TEST_F(ReplicatedBalancerTest, AServerThatCannotReadItsTableIsLeftThoughAnotherO
   // The first step that meets the damage is what the balancer learns of it by.
   servers_[0].SetHealthy(kPle, false);
   servers_[0].FailNextSteps(1);
-  to_ = 1;
+  balance_.to = 1;
   const absl::Status status = Run(1);
   EXPECT_EQ(ErrorReason(status), Reason::kTableUnreadable) << status;
   servers_[0].WaitUntilEmpty();
@@ -193,7 +200,7 @@ TEST_F(ReplicatedBalancerTest, AServerThatDrainsIsLeftByANewStreamAndReleasesWha
   EXPECT_EQ(client_->counters().drain_moves, 0u);
   EXPECT_EQ(servers_[0].open_sequences(), 1u);
   // Calls reach the old server no more, nor do releases by call.
-  to_ = 1;
+  balance_.to = 1;
   clock_.Advance(options_.max_backoff);
   servers_[0].WaitUntilEmpty();
   EXPECT_EQ(client_->counters().drain_moves, 1u);
@@ -201,6 +208,18 @@ TEST_F(ReplicatedBalancerTest, AServerThatDrainsIsLeftByANewStreamAndReleasesWha
   EXPECT_THAT(Run(1), IsOk());
   EXPECT_EQ(sequence_->Snapshot()->layers[0].position, 6u);
   EXPECT_EQ(client_->counters().resent_steps, 0u);
+}
+
+TEST_F(ReplicatedBalancerTest, AServerThatDrainsIsLeftBehindABalancerOfConnectionsToo) {
+  balance_.by_connection = true;
+  balance_.to = 1;
+  servers_[0].SetHealthy(kPle, false);
+  servers_[0].SetDraining();
+  EXPECT_THAT(Run(1), IsOk());
+  servers_[0].WaitUntilEmpty();
+  EXPECT_THAT(Run(1), IsOk());
+  EXPECT_EQ(client_->counters().drain_moves, 1u);
+  EXPECT_EQ(servers_[1].open_sequences(), 1u);
 }
 
 // As of one server without a balancer.
