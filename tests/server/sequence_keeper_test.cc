@@ -135,14 +135,25 @@ TEST_F(SequenceKeeperTest, AFileThatWasNotTakenBackStays) {
     EXPECT_THAT(keeper->Keep(stopped->engine()), IsOk());
     EXPECT_EQ(ReadFile(path_), whole);
   }
-  // No file at all, but what has its name cannot be read as one.
+  // What has its name cannot be opened.
   std::filesystem::remove(path_);
-  std::filesystem::create_directory(path_);
+  std::filesystem::create_symlink(path_, path_);
   const std::unique_ptr<SequenceKeeper> keeper = MakeKeeper();
   EXPECT_THAT(keeper->TakeBack(engine->engine(), Ignored, Never),
-              FailsWith(absl::StatusCode::kUnavailable, "cannot read"));
+              FailsWith(absl::StatusCode::kUnavailable, "cannot open"));
   EXPECT_THAT(keeper->Keep(stopped->engine()), IsOk());
-  EXPECT_TRUE(std::filesystem::is_directory(path_));
+  EXPECT_TRUE(std::filesystem::is_symlink(path_));
+}
+
+// A folder too makes way for what is kept next.
+TEST_F(SequenceKeeperTest, WhatIsNoFileIsSetAside) {
+  std::filesystem::create_directory(path_);
+  const std::unique_ptr<LocalEngine> engine = MakeEngine(), stopped = StoppedEngine();
+  const std::unique_ptr<SequenceKeeper> keeper = MakeKeeper();
+  EXPECT_THAT(keeper->TakeBack(engine->engine(), Ignored, Never), IsOk());
+  EXPECT_TRUE(std::filesystem::is_directory(path_ + ".bad-1"));
+  EXPECT_THAT(keeper->Keep(stopped->engine()), IsOk());
+  EXPECT_TRUE(std::filesystem::is_regular_file(path_));
 }
 
 TEST_F(SequenceKeeperTest, WhatAKilledRunHadBegunToWriteIsRemoved) {
