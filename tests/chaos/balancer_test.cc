@@ -32,23 +32,6 @@ class BalancerTest : public ::testing::Test {
   void SetUp() override {
     if (!Balancer::Installed()) GTEST_SKIP() << "no /usr/sbin/haproxy";
   }
-
-  // A server that steps go to now, from number `from` on; waits until one is seen to work.
-  static size_t AtWork(Cluster* cluster, size_t from) {
-    std::array<double, kServers> before;
-    for (size_t i = 0; i < kServers; ++i) before[i] = Busy(cluster, i);
-    while (cluster->load().failure().ok()) {
-      cluster->load().AwaitSteps(200);
-      for (size_t i = 0; i < kServers; ++i) {
-        const size_t server = (from + i) % kServers;
-        if (Busy(cluster, server) > before[server]) return server;
-      }
-    }
-    return 0;
-  }
-  static double Busy(Cluster* cluster, size_t server) {
-    return MetricValue(ScrapeMetrics(cluster->server(server).metrics_port), "pleiad_device_busy_seconds_total");
-  }
 };
 
 TEST_F(BalancerTest, KilledServers) {
@@ -99,7 +82,7 @@ TEST_F(BalancerTest, StoppedAndContinuedServers) {
   options.stall_timeout = options.rpc_timeout = options.connect_timeout = absl::Milliseconds(1500);
   ASSERT_NO_FATAL_FAILURE(cluster.StartLoad(options));
   for (int i = 0; i < stops; ++i) {
-    const size_t victim = AtWork(&cluster, static_cast<size_t>(i));
+    const size_t victim = cluster.AwaitBusy(static_cast<size_t>(i));
     const uint64_t moves = cluster.Counters().moves;
     const SteadyClock::time_point now = SteadyClock::now();
     cluster.server(victim).child.Signal(SIGSTOP);
@@ -178,7 +161,7 @@ TEST_F(BalancerTest, ADamagedShard) {
   };
   ASSERT_NO_FATAL_FAILURE(cluster.StartLoad(options, unreadable));
   for (int round = 0; round < rounds; ++round) {
-    const size_t victim = AtWork(&cluster, static_cast<size_t>(round));
+    const size_t victim = cluster.AwaitBusy(static_cast<size_t>(round));
     const uint64_t resent = cluster.load().resent(), moves = cluster.Counters().drain_moves;
     const SteadyClock::time_point now = SteadyClock::now();
     tables.Halve(victim);

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "tests/e2e/in_process_server.h"
+#include "tests/e2e/metrics_page.h"
 
 namespace pleiad::testing {
 namespace {
@@ -80,6 +81,22 @@ void Cluster::StartLoad(const client::ReplicatedOptions& options, std::function<
       });
   load_->Resend(std::move(again), kMaxResends);
   load_->Start();
+}
+
+size_t Cluster::AwaitBusy(size_t from) {
+  const auto busy = [this](size_t server) {
+    return MetricValue(ScrapeMetrics(servers_[server]->metrics_port), "pleiad_device_busy_seconds_total");
+  };
+  std::array<double, kServers> before;
+  for (size_t i = 0; i < kServers; ++i) before[i] = busy(i);
+  while (load_->failure().ok()) {
+    load_->AwaitSteps(200);
+    for (size_t i = 0; i < kServers; ++i) {
+      const size_t server = (from + i) % kServers;
+      if (busy(server) > before[server]) return server;
+    }
+  }
+  return 0;
 }
 
 client::ReplicatedCounters Cluster::Counters() const {

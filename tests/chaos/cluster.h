@@ -48,6 +48,8 @@ class Cluster {
   static client::ReplicatedOptions Options();
   std::vector<std::string> Addresses() const;
   DecodingLoad& load() { return *load_; }
+  // A server that steps go to now, from number `from` on; waits until one is seen to work.
+  size_t AwaitBusy(size_t from);
   client::ReplicatedClient& client(size_t i) { return *clients_[i]; }
   // Summed over the clients.
   client::ReplicatedCounters Counters() const;

@@ -14,6 +14,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/error_info.h"
+#include "tests/chaos/balancer.h"
 #include "tests/chaos/cluster.h"
 #include "tests/chaos/own_tables.h"
 #include "tests/chaos/private_mounts.h"
@@ -54,7 +55,9 @@ client::SequenceId OpenOne(const std::string& address) {
   return std::move(*sequence).Detach();
 }
 
-TEST(StorageTest, AFullStateDisk) {
+enum class Front { kNone, kBalancer };
+
+void FullStateDisk(Front front) {
   const int rounds = LongForm() ? 10 : 1;
   TempDir states;
   PrivateMounts mounts;
@@ -66,14 +69,25 @@ TEST(StorageTest, AFullStateDisk) {
   Cluster cluster([&states](size_t server, ClusterServer* own) {
     own->flags.insert(own->flags.end(), {"--state-dir", states / std::to_string(server), "--drain-timeout", "0s"});
   });
-  ASSERT_NO_FATAL_FAILURE(cluster.StartLoad(Cluster::Options()));
-  const auto restart = [&](size_t victim, int exit_code) {
+  std::unique_ptr<Balancer> balancer;
+  client::ReplicatedOptions options = Cluster::Options();
+  if (front == Front::kBalancer) {
+    balancer = std::make_unique<Balancer>(cluster);
+    options.addresses = {balancer->address()};
+  }
+  ASSERT_NO_FATAL_FAILURE(cluster.StartLoad(options));
+  const auto stop = [&](size_t victim, int exit_code) {
     cluster.load().AwaitSteps(500);
     const SteadyClock::time_point now = SteadyClock::now();
     cluster.server(victim).child.Signal(SIGTERM);
     EXPECT_EQ(cluster.server(victim).child.Wait(), exit_code) << cluster.server(victim).child.DrainError();
     cluster.Record(cluster.load().AwaitEverySequence(now));
     ASSERT_TRUE(cluster.load().failure().ok()) << cluster.load().failure();
+    ASSERT_TRUE(balancer == nullptr || balancer->AwaitDown(victim));
+  };
+  const auto start = [&](size_t victim) {
+    ASSERT_NO_FATAL_FAILURE(cluster.Restart(victim));
+    ASSERT_TRUE(balancer == nullptr || balancer->AwaitUp(victim));
   };
   for (int round = 0; round < rounds; ++round) {
     for (size_t victim = 0; victim < kServers; ++victim) {
@@ -81,25 +95,34 @@ TEST(StorageTest, AFullStateDisk) {
       // Full: what is open is lost, and said to be.
       const client::SequenceId lost = OpenOne(address);
       Fill(folder + "/ballast");
-      ASSERT_NO_FATAL_FAILURE(restart(victim, 5));
+      ASSERT_NO_FATAL_FAILURE(stop(victim, 5));
       EXPECT_THAT(cluster.server(victim).child.DrainError(), HasSubstr("No space left on device"));
       EXPECT_THAT(Names(folder), ::testing::ElementsAre("ballast"));
-      ASSERT_NO_FATAL_FAILURE(cluster.Restart(victim));
+      ASSERT_NO_FATAL_FAILURE(start(victim));
       EXPECT_TRUE(absl::IsNotFound(InProcessServer::ConnectTo(address).Attach(lost).status()));
       // With room again it is kept.
       const client::SequenceId kept = OpenOne(address);
       std::filesystem::remove(folder + "/ballast");
-      ASSERT_NO_FATAL_FAILURE(restart(victim, 0));
+      ASSERT_NO_FATAL_FAILURE(stop(victim, 0));
       EXPECT_THAT(Names(folder), ::testing::ElementsAre("sequences"));
-      ASSERT_NO_FATAL_FAILURE(cluster.Restart(victim));
+      ASSERT_NO_FATAL_FAILURE(start(victim));
       EXPECT_THAT(Names(folder), IsEmpty());
       absl::StatusOr<client::Sequence> back = InProcessServer::ConnectTo(address).Attach(kept);
       ASSERT_TRUE(back.ok()) << back.status();
       EXPECT_EQ(back->position(cluster.client(0).model().layers[0].layer_index), 3u);
     }
   }
-  cluster.Report("full state disk and one with room", rounds);
+  cluster.Report(
+      front == Front::kNone ? "full state disk and one with room" : "full state disk and one with room behind HAProxy",
+      rounds);
   cluster.ExpectUndisturbed();
+}
+
+TEST(StorageTest, AFullStateDisk) { FullStateDisk(Front::kNone); }
+
+TEST(StorageTest, AFullStateDiskBehindABalancer) {
+  if (!Balancer::Installed()) GTEST_SKIP() << "no /usr/sbin/haproxy";
+  FullStateDisk(Front::kBalancer);
 }
 
 // Each server has a copy of the table of its own; that of one is cut in half while it serves, and mended.
