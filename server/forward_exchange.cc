@@ -64,7 +64,7 @@ struct PlainAnswer {
         PutVarint(to, v1::SegmentResult::kLowFieldNumber, segment.low.value());
       });
     }
-    PutMessage(out, v1::ForwardResponse::kStatsFieldNumber, [this](auto& to) { PutStats(to); });
+    PutMessage(out, v1::ForwardResponse::kStatsFieldNumber, [this](auto& to) { this->PutStats(to); });
     PutVarint(out, v1::ForwardResponse::kDrainingFieldNumber, draining);
     if (region == nullptr) return;
     PutMessage(out, v1::ForwardResponse::kOutputFieldNumber, [this](auto& to) {
