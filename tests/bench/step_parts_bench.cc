@@ -145,7 +145,7 @@ class NoReader final : public RowReader {
   }
 
  private:
-  const RowReaderInfo info_;
+  const RowReaderInfo info_{};
 };
 
 // Opens sequences of the engine, and does nothing else.
