@@ -58,4 +58,15 @@ class Balancer {
   std::unique_ptr<ChildProcess> process_;
 };
 
+// What stands before the servers.
+enum class Front { kNothing, kBalancer };
+
+// With kBalancer a balancer, which `options` then names alone; else null.
+inline std::unique_ptr<Balancer> PutInFront(Front front, const Cluster& cluster, client::ReplicatedOptions* options) {
+  if (front == Front::kNothing) return nullptr;
+  auto balancer = std::make_unique<Balancer>(cluster);
+  options->addresses = {balancer->address()};
+  return balancer;
+}
+
 }  // namespace pleiad::testing

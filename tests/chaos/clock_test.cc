@@ -57,8 +57,6 @@ TEST(ClockTest, TheWallClockMovesAndTheMonotonicOneStays) {
   EXPECT_GT(std::stoll(RunToEnd(command).output), absl::ToUnixSeconds(wall + absl::Hours(24 * 364)));
 }
 
-enum class Front { kNone, kBalancer };
-
 void SetClocks(Front front) {
   const int rounds = LongForm() ? 20 : 1;
   TempDir clocks;
@@ -67,12 +65,8 @@ void SetClocks(Front front) {
     clock.push_back(std::make_unique<SharedWallClock>(clocks / std::to_string(i)));
   }
   Cluster cluster([&clock](size_t server, ClusterServer* own) { own->launcher = clock[server]->launcher(); });
-  std::unique_ptr<Balancer> balancer;
   client::ReplicatedOptions options = Cluster::Options();
-  if (front == Front::kBalancer) {
-    balancer = std::make_unique<Balancer>(cluster);
-    options.addresses = {balancer->address()};
-  }
+  const std::unique_ptr<Balancer> balancer = PutInFront(front, cluster, &options);
   ASSERT_NO_FATAL_FAILURE(cluster.StartLoad(options));
   // How long the slowest sequence waited.
   const auto set = [&](const std::string& what, const std::function<void()>& shift) {
@@ -126,11 +120,11 @@ void SetClocks(Front front) {
   std::cout << absl::StrFormat("sequences of a killed server waited %.2f s; with clocks set back %.2f s, ahead %.2f s",
                                before, behind, ahead)
             << std::endl;
-  cluster.Report(front == Front::kNone ? "clocks set" : "clocks set behind HAProxy", rounds * 16);
+  cluster.Report(front == Front::kNothing ? "clocks set" : "clocks set behind HAProxy", rounds * 16);
   cluster.ExpectUndisturbed();
 }
 
-TEST(ClockTest, ClocksThatAreSet) { SetClocks(Front::kNone); }
+TEST(ClockTest, ClocksThatAreSet) { SetClocks(Front::kNothing); }
 
 TEST(ClockTest, ClocksThatAreSetBehindABalancer) {
   if (!Balancer::Installed()) GTEST_SKIP() << "no /usr/sbin/haproxy";

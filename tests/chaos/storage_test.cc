@@ -55,8 +55,6 @@ client::SequenceId OpenOne(const std::string& address) {
   return std::move(*sequence).Detach();
 }
 
-enum class Front { kNone, kBalancer };
-
 void FullStateDisk(Front front) {
   const int rounds = LongForm() ? 10 : 1;
   TempDir states;
@@ -69,12 +67,8 @@ void FullStateDisk(Front front) {
   Cluster cluster([&states](size_t server, ClusterServer* own) {
     own->flags.insert(own->flags.end(), {"--state-dir", states / std::to_string(server), "--drain-timeout", "0s"});
   });
-  std::unique_ptr<Balancer> balancer;
   client::ReplicatedOptions options = Cluster::Options();
-  if (front == Front::kBalancer) {
-    balancer = std::make_unique<Balancer>(cluster);
-    options.addresses = {balancer->address()};
-  }
+  const std::unique_ptr<Balancer> balancer = PutInFront(front, cluster, &options);
   ASSERT_NO_FATAL_FAILURE(cluster.StartLoad(options));
   const auto stop = [&](size_t victim, int exit_code) {
     cluster.load().AwaitSteps(500);
@@ -112,13 +106,13 @@ void FullStateDisk(Front front) {
       EXPECT_EQ(back->position(cluster.client(0).model().layers[0].layer_index), 3u);
     }
   }
-  cluster.Report(
-      front == Front::kNone ? "full state disk and one with room" : "full state disk and one with room behind HAProxy",
-      rounds);
+  cluster.Report(front == Front::kNothing ? "full state disk and one with room"
+                                          : "full state disk and one with room behind HAProxy",
+                 rounds);
   cluster.ExpectUndisturbed();
 }
 
-TEST(StorageTest, AFullStateDisk) { FullStateDisk(Front::kNone); }
+TEST(StorageTest, AFullStateDisk) { FullStateDisk(Front::kNothing); }
 
 TEST(StorageTest, AFullStateDiskBehindABalancer) {
   if (!Balancer::Installed()) GTEST_SKIP() << "no /usr/sbin/haproxy";
