@@ -41,7 +41,9 @@ fail() { failed=$((failed + 1)); failures+=("$1"); }
 heading() { printf '\n=== [%3d:%02d] %s\n' $((SECONDS / 60)) $((SECONDS % 60)) "$*"; }
 finish() {
   heading "done"
-  printf '%s\n' "${skips[@]}" | sed -nE 's,^([^ ]+: )([^/]+/)?([A-Za-z0-9_]+[.][A-Za-z0-9_]+).*,\1\3,p' | sort | uniq -c |
+  # A suite of many instances is a line: the last lines of a long output are often all that is kept.
+  [ ${#skips[@]} -eq 0 ] ||
+    printf '%s\n' "${skips[@]}" | sed -E 's,^([^ ]+: )([^/ ]+/)?([^/ ]+).*,\1\3,' | sort | uniq -c |
     sed -E 's/^ *([0-9]+) (.*)/skipped: \2 (\1)/'
   for name in "${failures[@]}"; do echo "failed: ${name:0:200}"; done
   local line="$passed passed, $failed failed"

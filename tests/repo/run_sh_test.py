@@ -8,7 +8,8 @@ import tempfile
 import unittest
 
 RUN_SH = pathlib.Path(__file__).resolve().parents[1] / "run.sh"
-TESTS = {"deploy.image": 77, "soak.image": 77, "core.needs_a_gpu": 77, "core.fine": 0, "core.broken": 1}
+TESTS = {"deploy.image": 77, "soak.image": 77, "Shapes/Core.NeedsAGpu/1": 77, "Shapes/Core.NeedsAGpu/2": 77, "core.fine": 0,
+         "core.broken": 1}
 
 
 class Skips(unittest.TestCase):
@@ -35,14 +36,14 @@ class Skips(unittest.TestCase):
     def test_they_are_counted_and_named(self):
         tests = {name: code for name, code in TESTS.items() if code != 1}
         self.assertEqual(self.run_sh(tests),
-                         (0, ["skipped: release: deploy.image", "skipped: release: core.needs_a_gpu",
-                              "1 passed, 0 failed, 2 skipped"]))
+                         (0, ["skipped: release: Core.NeedsAGpu (2)", "skipped: release: deploy.image (1)",
+                              "1 passed, 0 failed, 3 skipped"]))
 
     def test_in_full_what_is_shipped_must_have_been_tested(self):
         self.assertEqual(self.run_sh(TESTS, "--full"),
-                         (1, ["failed: release: core.broken", "failed: release: deploy.image (skipped)",
-                              "failed: release: soak.image (skipped)", "skipped: release: core.needs_a_gpu",
-                              "1 passed, 3 failed, 1 skipped"]))
+                         (1, ["skipped: release: Core.NeedsAGpu (2)", "failed: release: core.broken",
+                              "failed: release: deploy.image (skipped)", "failed: release: soak.image (skipped)",
+                              "1 passed, 3 failed, 2 skipped"]))
 
 
 if __name__ == "__main__":
