@@ -34,6 +34,7 @@ struct RawFlags {
   std::string drain_timeout = "30s";
   std::string read_timeout = "5s";
   std::string max_inflight_bytes;
+  std::string shm_pinned_bytes;
   RawAccessFlags access;
 };
 
@@ -105,6 +106,10 @@ void AddOptions(CLI::App& app, RawFlags& raw) {
                "Clients of unix: listeners may pass tensors in files of --shm-dir, which all of them can then name");
   app.add_option("--shm-dir", flags.shm_dir, "Folder whose files --allow-client-regions lets clients attach")
       ->type_name("DIR");
+  app.add_option("--shm-pinned-bytes", raw.shm_pinned_bytes,
+                 "Bytes of those files that a GPU may hold and read by itself, half of them of one client; 0: the CPU "
+                 "copies [16GiB]")
+      ->type_name("SIZE");
   app.add_flag("--batch-invariant", flags.batch_invariant,
                "Bit-equal results whatever a request is batched with; slower");
   app.add_option("--eos-token-id", flags.eos_token_id, "Token id that ends the hash window [the config's]")
@@ -199,6 +204,13 @@ absl::Status ReadDeviceFlag(RawFlags& raw) {
   return Unknown("device", raw.device, "auto, cpu or cuda[:N]");
 }
 
+absl::StatusOr<uint64_t> ReadSizeOrZero(absl::string_view flag, const std::string& text) {
+  if (text == "0") return 0;
+  absl::StatusOr<uint64_t> size = ParseSize(text);
+  if (!size.ok()) return absl::InvalidArgumentError(absl::StrCat("--", flag, " ", size.status().message()));
+  return size;
+}
+
 absl::Status ReadTableFlags(const CLI::App& app, RawFlags& raw) {
   ServerFlags& flags = raw.flags;
   if (raw.table == "resident") {
@@ -209,12 +221,7 @@ absl::Status ReadTableFlags(const CLI::App& app, RawFlags& raw) {
     return Unknown("table", raw.table, "auto, resident or cached");
   }
   if (app.count("--cache-bytes") > 0) {
-    flags.cache_bytes = 0;
-    if (raw.cache_bytes != "0") {
-      auto size = ParseSize(raw.cache_bytes);
-      if (!size.ok()) return absl::InvalidArgumentError(absl::StrCat("--cache-bytes ", size.status().message()));
-      flags.cache_bytes = *size;
-    }
+    PLEIAD_ASSIGN_OR_RETURN(flags.cache_bytes, ReadSizeOrZero("cache-bytes", raw.cache_bytes));
   }
   if (flags.reader == "pread" && flags.direct == "require") {
     return absl::InvalidArgumentError("--direct require: the pread reader is always buffered; use --reader io_uring");
@@ -243,6 +250,9 @@ absl::StatusOr<ServerFlags> ReadFlags(const CLI::App& app, RawFlags& raw) {
     auto size = ParseSize(raw.max_inflight_bytes);
     if (!size.ok()) return absl::InvalidArgumentError(absl::StrCat("--max-inflight-bytes ", size.status().message()));
     flags.max_inflight_bytes = *size;
+  }
+  if (app.count("--shm-pinned-bytes") > 0) {
+    PLEIAD_ASSIGN_OR_RETURN(flags.shm_pinned_bytes, ReadSizeOrZero("shm-pinned-bytes", raw.shm_pinned_bytes));
   }
   bool unix_socket = false;
   std::vector<ListenAddress> listen;

@@ -33,8 +33,9 @@ struct ServerFlags {
   uint32_t rollback_tokens = 8;
   absl::Duration sequence_ttl = absl::Minutes(10);
   absl::Duration drain_timeout = absl::Seconds(30);
-  bool allow_client_regions = false;  // on listeners of Unix sockets
-  std::string shm_dir;                // whose files may be regions
+  bool allow_client_regions = false;               // on listeners of Unix sockets
+  std::string shm_dir;                             // whose files may be regions
+  uint64_t shm_pinned_bytes = uint64_t{16} << 30;  // of such files, whose pages the device may hold
   uint32_t max_inflight_requests = 1024;
   std::optional<uint64_t> max_inflight_bytes;  // absent: 4 x max_message_bytes
   bool batch_invariant = false;

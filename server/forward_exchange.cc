@@ -120,7 +120,7 @@ StepRequest ForwardExchange::MakeStep(const ServiceLimits& limits, const RegionA
     output_bytes_ = bytes;
     return output_.get();
   };
-  if (regions_.copies_output()) step.output.deliver = [this] { return regions_.WriteOutput(); };
+  if (regions_.delivers_output()) step.output.deliver = [this] { return regions_.WriteOutput(); };
   return step;
 }
 

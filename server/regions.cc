@@ -1,8 +1,10 @@
 #include "server/regions.h"
 
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <linux/openat2.h>
 #include <sys/stat.h>
+#include <sys/statfs.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -16,6 +18,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "server/convert.h"
+#include "server/log.h"
 
 namespace pleiad {
 namespace {
@@ -82,6 +85,15 @@ std::optional<Outcome> CheckFields(const v1::AttachRegionsRequest& request) {
                    absl::StrCat("must have 1 to ", kMaxPathBytes, " bytes, none of them 0"));
   }
   return std::nullopt;
+}
+
+// All of it is in memory, so that holding its pages takes no more of it.
+bool IsMemoryFile(int fd) {
+  struct statfs system {};
+  struct stat file {};
+  if (::fstatfs(fd, &system) != 0 || ::fstat(fd, &file) != 0) return false;
+  const auto kind = static_cast<uint64_t>(system.f_type);
+  return (kind == TMPFS_MAGIC || kind == HUGETLBFS_MAGIC) && uint64_t{512} * file.st_blocks >= uint64_t(file.st_size);
 }
 
 // The field that a refusal of the device begins with.
@@ -160,7 +172,31 @@ absl::StatusOr<std::unique_ptr<RegionTable>> RegionTable::Open(const std::string
   return std::unique_ptr<RegionTable>(new RegionTable(std::move(fd), shm_dir, limits));
 }
 
-std::shared_ptr<const Region> RegionTable::OpenFile(const v1::AttachRegionsRequest& request, Outcome* why) const {
+std::shared_ptr<ClientMemory> RegionTable::Pin(int fd, const v1::AttachRegionsRequest& request, Engine* engine,
+                                               const std::string& client) {
+  if (!IsMemoryFile(fd)) return nullptr;
+  // Whole pages are held, at either end one more at most.
+  std::shared_ptr<void> counted = pinned_->Take(client, request.bytes());
+  if (counted == nullptr) return nullptr;
+  auto pages = engine->ImportFile(fd, request.offset(), request.bytes());
+  if (!pages.ok()) {
+    if (!absl::IsUnimplemented(pages.status()) && !told_unpinned_.test_and_set()) {
+      spdlog::warn(
+          "regions: the device cannot hold the pages of a client's file, so the CPU copies them (said once): {}",
+          pages.status().ToString());
+    }
+    return nullptr;
+  }
+  struct Held {
+    std::shared_ptr<void> counted;
+    std::shared_ptr<ClientMemory> pages;  // goes first
+  };
+  const auto held = std::make_shared<Held>(Held{std::move(counted), *std::move(pages)});
+  return std::shared_ptr<ClientMemory>(held, held->pages.get());
+}
+
+std::shared_ptr<const Region> RegionTable::OpenFile(const v1::AttachRegionsRequest& request, Engine* engine,
+                                                    const std::string& client, Outcome* why) {
   const std::string shown = absl::CHexEscape(request.path());
   UniqueFd fd = OpenBeneath(shm_dir_.get(), request.path());
   if (!fd.valid()) {
@@ -189,7 +225,9 @@ std::shared_ptr<const Region> RegionTable::OpenFile(const v1::AttachRegionsReque
                    absl::StrCat("must lie in the file, which has ", file.st_size, " bytes"));
     return nullptr;
   }
-  return std::make_shared<Region>(std::move(fd), file.st_dev, file.st_ino, request.offset(), request.bytes(), copier_);
+  std::shared_ptr<ClientMemory> pages = Pin(fd.get(), request, engine, client);
+  return std::make_shared<Region>(std::move(fd), file.st_dev, file.st_ino, request.offset(), request.bytes(), copier_,
+                                  std::move(pages));
 }
 
 std::shared_ptr<const Region> RegionTable::OpenMemory(const v1::AttachRegionsRequest& request, Engine* engine,
@@ -211,8 +249,9 @@ std::shared_ptr<const Region> RegionTable::OpenMemory(const v1::AttachRegionsReq
   return nullptr;
 }
 
-RegionLimits RegionLimits::WithinOpenFiles(uint64_t open_files) {
+RegionLimits RegionLimits::Within(uint64_t open_files, uint64_t pinned_bytes) {
   RegionLimits limits;
+  limits.pinned_bytes = pinned_bytes;
   limits.regions = static_cast<size_t>(std::min<uint64_t>(limits.regions, open_files / 4));
   limits.of_client = std::max<size_t>(1, limits.regions / 2);
   return limits;
@@ -252,13 +291,14 @@ RegionTable::Attached RegionTable::Attach(const v1::AttachRegionsRequest& reques
                                           const std::string& client) {
   if (auto bad = CheckFields(request)) return {.outcome = *std::move(bad)};
   const bool is_file = request.kind() == v1::REGION_KIND_SHM_FILE;
-  if (!is_file) {
-    // Opening costs the GPU's driver more than a file costs.
+  {
+    // Opening costs the GPU's driver much.
     MutexLock lock(&mutex_);
     if (auto full = CheckRoom(nullptr, owner, client)) return {.outcome = *std::move(full)};
   }
   Outcome why;
-  std::shared_ptr<const Region> region = is_file ? OpenFile(request, &why) : OpenMemory(request, engine, &why);
+  std::shared_ptr<const Region> region =
+      is_file ? OpenFile(request, engine, client, &why) : OpenMemory(request, engine, &why);
   if (region == nullptr) return {.outcome = std::move(why)};
   MutexLock lock(&mutex_);
   if (auto full = CheckRoom(region.get(), owner, client)) return {.outcome = *std::move(full)};
@@ -291,7 +331,7 @@ std::shared_ptr<const Region> RegionTable::Find(uint64_t id) const {
 
 RegionTable::Stats RegionTable::stats() const {
   MutexLock lock(&mutex_);
-  return {.regions = entries_.size(), .bytes = bytes_};
+  return {.regions = entries_.size(), .bytes = bytes_, .pinned_bytes = pinned_->total()};
 }
 
 }  // namespace pleiad

@@ -1,10 +1,11 @@
 // Memory that clients share with the server: which files and which device memory they attached, and copies out of files
-// and into them. The server never maps a client's file, so one that is cut short or removed is an error and no signal.
-// Device memory is read and written by the device alone.
+// and into them. The CPU never reads or writes a client's file through a mapping, so one that is cut short or removed
+// is an error and no signal. Device memory, and pages of files that the device holds, are read and written by it alone.
 #pragma once
 
 #include <sys/types.h>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -23,6 +24,7 @@
 #include "core/engine/engine.h"
 #include "core/engine/failure.h"
 #include "pleiad/v1/ple.pb.h"
+#include "server/pinned_bytes.h"
 #include "server/region_copier.h"
 
 namespace pleiad {
@@ -33,8 +35,9 @@ class Region {
  public:
   explicit Region(std::shared_ptr<ClientMemory> memory) : memory_(std::move(memory)), bytes_(memory_->bytes()) {}
   Region(UniqueFd fd, dev_t device, ino_t inode, uint64_t file_offset, uint64_t bytes,
-         std::shared_ptr<RegionCopier> copier)
-      : fd_(std::move(fd)),
+         std::shared_ptr<RegionCopier> copier, std::shared_ptr<ClientMemory> pages)
+      : pages_(std::move(pages)),
+        fd_(std::move(fd)),
         device_(device),
         inode_(inode),
         file_offset_(file_offset),
@@ -44,6 +47,8 @@ class Region {
   uint64_t bytes() const { return bytes_; }
   // Null of a file.
   const std::shared_ptr<ClientMemory>& memory() const { return memory_; }
+  // Of a file that the device reads and writes by itself; else null.
+  const std::shared_ptr<ClientMemory>& pages() const { return pages_; }
   // The file is as long as [offset, offset + bytes) needs now, which lies in the region. FailedPrecondition.
   absl::Status CheckFile(uint64_t offset, uint64_t bytes) const;
   // Fill `out` from byte `offset` on. FailedPrecondition: the file ends before.
@@ -60,6 +65,7 @@ class Region {
   absl::Status WritePart(uint64_t offset, absl::Span<const std::byte> from) const;
 
   const std::shared_ptr<ClientMemory> memory_;
+  const std::shared_ptr<ClientMemory> pages_;
   const UniqueFd fd_;
   const dev_t device_ = 0;
   const ino_t inode_ = 0;
@@ -72,7 +78,7 @@ class Region {
 // sparse file from being all that fits.
 struct RegionLimits {
   // Each region holds a file open; connections, which are files too, keep three quarters of `open_files`.
-  static RegionLimits WithinOpenFiles(uint64_t open_files);
+  static RegionLimits Within(uint64_t open_files, uint64_t pinned_bytes);
 
   size_t of_stream = 64;
   size_t of_client = 2048;
@@ -80,6 +86,9 @@ struct RegionLimits {
   uint64_t stream_bytes = uint64_t{1} << 38;
   uint64_t client_bytes = uint64_t{1} << 39;
   uint64_t bytes = uint64_t{1} << 40;  // all together
+  // Of files whose pages the device holds, so that they stay even where a client cuts or removes the file; a client has
+  // half of it. Files beyond are copied by the CPU.
+  uint64_t pinned_bytes = uint64_t{1} << 34;
 };
 
 // All attached regions of the process. Thread-safe.
@@ -106,6 +115,7 @@ class RegionTable {
   struct Stats {
     uint64_t regions = 0;
     uint64_t bytes = 0;
+    uint64_t pinned_bytes = 0;  // those of them that the device holds
   };
   Stats stats() const;
 
@@ -114,7 +124,8 @@ class RegionTable {
       : shm_dir_(std::move(shm_dir)),
         shm_dir_name_(std::move(shm_dir_name)),
         limits_(limits),
-        copier_(std::make_shared<RegionCopier>(RegionCopier::ThreadsOf(std::thread::hardware_concurrency()))) {}
+        copier_(std::make_shared<RegionCopier>(RegionCopier::ThreadsOf(std::thread::hardware_concurrency()))),
+        pinned_(PinnedBytes::Create(limits.pinned_bytes)) {}
 
   struct Entry {
     std::shared_ptr<const Region> region;
@@ -125,8 +136,12 @@ class RegionTable {
   // The region of a request that names device memory, or why there is none.
   static std::shared_ptr<const Region> OpenMemory(const v1::AttachRegionsRequest& request, Engine* engine,
                                                   Outcome* why);
-  // The same of one that names a file.
-  std::shared_ptr<const Region> OpenFile(const v1::AttachRegionsRequest& request, Outcome* why) const;
+  // The same of one that names a file, whose pages the device holds where it can and there is room for them.
+  std::shared_ptr<const Region> OpenFile(const v1::AttachRegionsRequest& request, Engine* engine,
+                                         const std::string& client, Outcome* why) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Null where they are left to the CPU.
+  std::shared_ptr<ClientMemory> Pin(int fd, const v1::AttachRegionsRequest& request, Engine* engine,
+                                    const std::string& client) ABSL_LOCKS_EXCLUDED(mutex_);
   // Of one more region; null: of its count alone, before it is opened.
   std::optional<Outcome> CheckRoom(const Region* region, const void* owner, const std::string& client) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -135,6 +150,8 @@ class RegionTable {
   const std::string shm_dir_name_;
   const RegionLimits limits_;
   const std::shared_ptr<RegionCopier> copier_;
+  const std::shared_ptr<PinnedBytes> pinned_;
+  std::atomic_flag told_unpinned_;
 
   mutable Mutex mutex_;
   RandomIds ids_ ABSL_GUARDED_BY(mutex_);

@@ -47,7 +47,8 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerFlags& flags, 
   PLEIAD_ASSIGN_OR_RETURN(const ServiceLimits limits, ComputeLimits(flags, summary.config.geometry.channels()));
   std::unique_ptr<RegionTable> regions;
   if (flags.allow_client_regions) {
-    PLEIAD_ASSIGN_OR_RETURN(regions, RegionTable::Open(flags.shm_dir, RegionLimits::WithinOpenFiles(OpenFileLimit())));
+    PLEIAD_ASSIGN_OR_RETURN(
+        regions, RegionTable::Open(flags.shm_dir, RegionLimits::Within(OpenFileLimit(), flags.shm_pinned_bytes)));
   }
   const GenericServiceFactory make_generic = std::move(deps.make_generic);
   std::unique_ptr<Server> server(new Server(flags, std::move(deps), std::move(summary), limits, std::move(regions)));

@@ -18,13 +18,31 @@ bool TakesItsPlace(const v1::ForwardRequest& request) {
   return request.highway().has_region() && !request.output().has_region() && request.mode() == v1::MODE_FORWARD;
 }
 
+// What the device asks of addresses.
+constexpr uint64_t kDeviceAlignment = 16;
+
+std::shared_ptr<const Region> RegionOf(const v1::RegionRef& ref, const RegionAccess& access) {
+  return access.table == nullptr ? nullptr : access.table->Find(ref.region_id());
+}
+
 bool NamesMemory(const v1::RegionRef& ref, const RegionAccess& access) {
-  const std::shared_ptr<const Region> region = access.table == nullptr ? nullptr : access.table->Find(ref.region_id());
+  const std::shared_ptr<const Region> region = RegionOf(ref, access);
   return region != nullptr && region->memory() != nullptr;
 }
 
-// What the device asks of addresses.
-constexpr uint64_t kDeviceAlignment = 16;
+bool NamesPages(const v1::RegionRef& ref, const RegionAccess& access) {
+  const std::shared_ptr<const Region> region = RegionOf(ref, access);
+  if (region == nullptr || region->pages() == nullptr) return false;
+  return (reinterpret_cast<uintptr_t>(region->pages()->data()) + ref.offset()) % kDeviceAlignment == 0;
+}
+
+// Both tensors, or the one of two that is not zeros. What lies in pages beside a tensor that is sent is copied.
+bool LiesInPages(const v1::ForwardRequest& request, const RegionAccess& access) {
+  if (request.mode() != v1::MODE_FORWARD) return false;
+  const bool zeros = request.highway().source_case() == v1::Tensor::kZeros;
+  if (!zeros && !(request.highway().has_region() && NamesPages(request.highway().region(), access))) return false;
+  return TakesItsPlace(request) || (request.output().has_region() && NamesPages(request.output().region(), access));
+}
 
 std::string Show(uint64_t bytes) { return absl::StrCat(bytes, " bytes"); }
 
@@ -41,7 +59,7 @@ uint64_t BytesBeside(const v1::ForwardRequest& request, const ServiceLimits& lim
   // Where one tensor lies in device memory the other does, or the step is refused.
   const bool in_memory = (request.highway().has_region() && NamesMemory(request.highway().region(), access)) ||
                          (request.output().has_region() && NamesMemory(request.output().region(), access));
-  if (!in_memory) {
+  if (!in_memory && !LiesInPages(request, access)) {
     bytes += OutputBytes(request, limits);
     if (request.highway().has_region() && !TakesItsPlace(request)) bytes += InputBytes(request, limits);
   }
@@ -159,6 +177,15 @@ void StepRegions::UseMemory(StepRequest* step) const {
   if (IsMemory(output_) && output_.region != input_.region) step->client_memory.push_back(output_.region->memory());
 }
 
+void StepRegions::UsePages(StepRequest* step) const {
+  step->memory = TensorMemory::kPinned;
+  if (input_.region != nullptr) {
+    step->input.data = PageAddress(input_);
+    step->client_memory.push_back(input_.region->pages());
+  }
+  if (output_.region != input_.region) step->client_memory.push_back(output_.region->pages());
+}
+
 std::optional<Outcome> StepRegions::ReadTokens(StepRequest* step) const {
   std::vector<uint32_t>& ids = step->token_ids;
   ids.resize(tokens_.bytes / sizeof(uint32_t));
@@ -192,6 +219,8 @@ std::optional<Outcome> StepRegions::Begin(const v1::ForwardRequest& request, con
     }
   }
   if (in_memory && request.mode() == v1::MODE_FORWARD) UseMemory(step);
+  in_pages_ = LiesInPages(request, access);
+  if (in_pages_) UsePages(step);
   if (input_.region == nullptr) return std::nullopt;
   step->input.source = StepInput::Source::kData;
   step->input.bytes = input_.bytes;
@@ -199,18 +228,26 @@ std::optional<Outcome> StepRegions::Begin(const v1::ForwardRequest& request, con
   if (request.mode() != v1::MODE_FORWARD || input_.bytes != InputBytes(request, limits) || in_memory) {
     return std::nullopt;
   }
+  if (in_pages_) {
+    if (const absl::Status status = input_.region->CheckFile(input_.offset, input_.bytes); !status.ok()) {
+      return Gone("highway.region", status);
+    }
+    return std::nullopt;
+  }
   return ReadInput(memory, step);
 }
 
 std::byte* StepRegions::AllocateOutput(OutputPool* memory, uint64_t bytes) {
   if (IsMemory(output_)) return Address(output_);
+  if (in_pages_) return PageAddress(output_);
   output_bytes_ = in_place_ ? input_bytes_ : memory->Take(bytes);
   return output_bytes_.get();
 }
 
 std::optional<Outcome> StepRegions::WriteOutput() const {
-  if (output_bytes_ == nullptr) return std::nullopt;
-  const absl::Status status = output_.region->Write(output_.offset, {output_bytes_.get(), output_.bytes});
+  if (!in_pages_ && output_bytes_ == nullptr) return std::nullopt;
+  const absl::Status status = in_pages_ ? output_.region->CheckFile(output_.offset, output_.bytes)
+                                        : output_.region->Write(output_.offset, {output_bytes_.get(), output_.bytes});
   if (status.ok()) return std::nullopt;
   return Failed(absl::StatusCode::kDataLoss,
                 absl::StrCat("the step was applied and its output is lost: ", std::string(status.message())),

@@ -1,6 +1,5 @@
 // What one step takes from regions and puts into them. Tensors of files pass through memory of the server, which is the
-// step's alone, so that nothing a client does to its file meanwhile changes a step that was checked. Those in device
-// memory stay where they are.
+// step's alone. Those in device memory, and in files whose pages the device holds, stay where they are.
 #pragma once
 
 #include <cstddef>
@@ -23,25 +22,27 @@ struct RegionAccess {
 };
 
 // Bytes that a step's tensors and regions hold beside its message: of the output, and of what is read from files, where
-// an output may take the place of its input. Tensors in device memory hold none. 0 for what will be refused.
+// an output may take the place of its input. Tensors that the device finds in regions hold none. 0 for what will be
+// refused.
 uint64_t BytesBeside(const v1::ForwardRequest& request, const ServiceLimits& limits, const RegionAccess& access);
 
 // Its calls come one after another.
 class StepRegions {
  public:
   // Finds the regions that `request` names, and reads those of files into `step`, whose `input` and `token_ids` they
-  // replace; `memory` outlives the step. Of device memory `step` gets the addresses, and what holds them.
+  // replace; `memory` outlives the step. Of tensors that the device finds where they are `step` gets the addresses, and
+  // what holds them.
   // An outcome: why the step is refused. Blocks as reads of memory files do.
   std::optional<Outcome> Begin(const v1::ForwardRequest& request, const RegionAccess& access,
                                const ServiceLimits& limits, OutputPool* memory, StepRequest* step);
 
   bool has_output() const { return output_.region != nullptr; }
-  // What the device writes is not in the region yet.
-  bool copies_output() const { return has_output() && !IsMemory(output_); }
+  // WriteOutput has something to do.
+  bool delivers_output() const { return has_output() && !IsMemory(output_); }
   // Where the device writes the output, `bytes` long; with has_output.
   std::byte* AllocateOutput(OutputPool* memory, uint64_t bytes);
-  // Writes the output to its region; with has_output, after the device. An outcome: the step was applied, and its
-  // output is lost.
+  // Writes the output to its file or, where the device did, sees that the file still has it; with has_output, after the
+  // device. An outcome: the step was applied, and its output is lost.
   std::optional<Outcome> WriteOutput() const;
   // Of the output, as the response tells it.
   const v1::RegionRef& output_ref() const { return output_ref_; }
@@ -63,6 +64,9 @@ class StepRegions {
   static std::byte* Address(const Span& span) { return span.region->memory()->data() + span.offset; }
   std::optional<Outcome> CheckMemory(const v1::ForwardRequest& request) const;
   void UseMemory(StepRequest* step) const;
+  // The pages that the device finds the tensors of files in.
+  void UsePages(StepRequest* step) const;
+  static std::byte* PageAddress(const Span& span) { return span.region->pages()->data() + span.offset; }
   static std::optional<Outcome> Find(const v1::RegionRef& ref, const char* field, const RegionAccess& access,
                                      Span* span);
   std::optional<Outcome> FindAll(const v1::ForwardRequest& request, const RegionAccess& access,
@@ -73,6 +77,7 @@ class StepRegions {
   Span tokens_, input_, output_;
   v1::RegionRef output_ref_;
   bool in_place_ = false;
+  bool in_pages_ = false;
   std::shared_ptr<std::byte[]> input_bytes_;
   std::shared_ptr<std::byte[]> output_bytes_;
 };

@@ -68,8 +68,9 @@ struct SegmentPlan {
 
 enum class OutputKind : uint8_t { kHighway, kDelta };
 
-// Whose addresses a part's tensors have: the host's, of any alignment, or the device's own, multiples of 16 bytes.
-enum class TensorMemory : uint8_t { kHost, kDevice };
+// Where a part's tensors lie: in the host's memory, at any alignment; in the device's own, or in pages of the host's
+// that the device alone touches, both at multiples of 16 bytes.
+enum class TensorMemory : uint8_t { kHost, kDevice, kPinned };
 
 // The tensors of one request: consecutive tokens of the batch.
 struct TensorPart {
@@ -92,7 +93,7 @@ struct BatchPlan {
   std::vector<GatherIndex> gather;           // [T, heads]
   std::vector<SegmentPlan> segments;         // disjoint carries (kNoCarry aside), tokens in order without gaps
   std::vector<TensorPart> parts;             // tokens in order without gaps; a segment lies in one part
-  std::vector<ClientMemory*> client_memory;  // that parts of kDevice lie in; each is told when the batch is done
+  std::vector<ClientMemory*> client_memory;  // that parts lie in; each is told when the batch is done
   // When set, the batch only gathers: BF16 [T, E] is written here, segments and parts are empty.
   Bf16* embeddings = nullptr;
 };

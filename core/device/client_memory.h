@@ -1,4 +1,5 @@
-// Memory of the device that a client owns and shares, so that kernels read and write its tensors in place.
+// Memory that a client shares with the device, so that no tensor is copied by the CPU: the device's own, whose tensors
+// kernels read and write in place, or pages of a file of memory.
 #pragma once
 
 #include <cstddef>
@@ -28,13 +29,14 @@ class ClientMemory {
  public:
   virtual ~ClientMemory() = default;
 
-  // Where it begins, for parts of TensorMemory::kDevice. Two of one allocation show by their addresses what they share.
+  // Where it begins, for parts of TensorMemory::kDevice or, of a file, kPinned. Two of one allocation show by their
+  // addresses what they share.
   virtual std::byte* data() const = 0;
   virtual uint64_t bytes() const = 0;
-  // Whether what the client's ready event was last recorded behind is done; true where it never was. Does not block.
-  // FailedPrecondition: the event cannot be asked.
+  // Whether what the client's ready event was last recorded behind is done; true where it never was, or there is no
+  // such event. Does not block. FailedPrecondition: the event cannot be asked.
   virtual absl::StatusOr<bool> IsReady() const = 0;
-  // The device's own.
+  // The device's own; null: nobody waits for it.
   virtual void* done_event() const = 0;
 };
 

@@ -65,6 +65,10 @@ absl::StatusOr<std::shared_ptr<ClientMemory>> Device::Import(const ClientMemoryH
   return absl::UnimplementedError(absl::StrCat("device ", info().name, ": has no memory that clients can share"));
 }
 
+absl::StatusOr<std::shared_ptr<ClientMemory>> Device::ImportFile(int, uint64_t, uint64_t) {
+  return absl::UnimplementedError(absl::StrCat("device ", info().name, ": reads no files of clients"));
+}
+
 absl::Status DeviceOptions::Validate() const {
   PLEIAD_RETURN_IF_ERROR(CheckGeometry(geometry));
   if (row_dtype != DType::kBf16 && row_dtype != DType::kF8E4M3) {

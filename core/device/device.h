@@ -114,6 +114,10 @@ class Device {
   // Opens memory of another process; it may outlive the device. Blocks, from any threads, beside all other calls.
   // InvalidArgument naming the field, its value and the rule; ResourceExhausted; Unimplemented where gpu_uuid is empty.
   virtual absl::StatusOr<std::shared_ptr<ClientMemory>> Import(const ClientMemoryHandles& handles);
+  // Holds the pages that bytes [offset, offset + bytes) of a file of memory have now, for parts of kPinned; what
+  // becomes of the file does not matter to the device. `fd` stays the caller's, readable and writable. Blocks and
+  // outlives as Import does. FailedPrecondition, ResourceExhausted; Unimplemented where the CPU does the work.
+  virtual absl::StatusOr<std::shared_ptr<ClientMemory>> ImportFile(int fd, uint64_t offset, uint64_t bytes);
 
   virtual absl::StatusOr<Ticket> Run(const BatchPlan& plan) = 0;
   virtual absl::StatusOr<Ticket> ReadCarry(const CarryRead& read) = 0;

@@ -1,5 +1,10 @@
 #include "core/device/import_table.h"
 
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
 #include <utility>
 
 #include "absl/strings/escaping.h"
@@ -35,7 +40,7 @@ class ImportTable::Part final : public ClientMemory {
         bytes_(handles.bytes),
         ready_(ready),
         done_(done) {}
-  ~Part() override { table_->CloseLater({handle_, ready_, done_}); }
+  ~Part() override { table_->CloseLater({.memory = handle_, .ready = ready_, .done = done_, .pages = {}}); }
 
   std::byte* data() const override { return data_; }
   uint64_t bytes() const override { return bytes_; }
@@ -49,6 +54,25 @@ class ImportTable::Part final : public ClientMemory {
   const uint64_t bytes_;
   void* const ready_;
   void* const done_;
+};
+
+// The CPU never touches them: past the end of a file that was cut short that would be a signal.
+class ImportTable::FilePages final : public ClientMemory {
+ public:
+  FilePages(std::shared_ptr<ImportTable> table, absl::Span<std::byte> pages, std::byte* data, uint64_t bytes)
+      : table_(std::move(table)), pages_(pages), data_(data), bytes_(bytes) {}
+  ~FilePages() override { table_->CloseLater({.memory = {}, .ready = nullptr, .done = nullptr, .pages = pages_}); }
+
+  std::byte* data() const override { return data_; }
+  uint64_t bytes() const override { return bytes_; }
+  absl::StatusOr<bool> IsReady() const override { return true; }
+  void* done_event() const override { return nullptr; }
+
+ private:
+  const std::shared_ptr<ImportTable> table_;
+  const absl::Span<std::byte> pages_;
+  std::byte* const data_;
+  const uint64_t bytes_;
 };
 
 std::shared_ptr<ImportTable> ImportTable::Create(std::unique_ptr<IpcDriver> driver) {
@@ -100,6 +124,23 @@ absl::StatusOr<std::shared_ptr<ClientMemory>> ImportTable::Import(const ClientMe
   return std::make_shared<Part>(shared_from_this(), handles, allocation.data + handles.offset, events[0], events[1]);
 }
 
+absl::StatusOr<std::shared_ptr<ClientMemory>> ImportTable::ImportFile(int fd, uint64_t offset, uint64_t bytes) {
+  if (bytes == 0) return Bad("bytes", "0", "must be positive");
+  const uint64_t before = offset % static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
+  void* const begin =
+      ::mmap(nullptr, before + bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, static_cast<off_t>(offset - before));
+  if (begin == MAP_FAILED) {
+    return absl::FailedPreconditionError(absl::StrCat("the file cannot be mapped: ", std::strerror(errno)));
+  }
+  const auto pages = absl::MakeSpan(static_cast<std::byte*>(begin), before + bytes);
+  MutexLock lock(&driver_mutex_);
+  if (absl::Status status = driver_->Pin(pages.data(), pages.size()); !status.ok()) {
+    ::munmap(begin, pages.size());
+    return status;
+  }
+  return std::make_shared<FilePages>(shared_from_this(), pages, pages.data() + before, bytes);
+}
+
 absl::StatusOr<IpcDriver::Allocation> ImportTable::Open(const std::string& handle) {
   const auto found = opened_.find(handle);
   if (found != opened_.end()) {
@@ -146,6 +187,11 @@ void ImportTable::CloseLoop() {
       closes_ = true;
     }
     MutexLock lock(&driver_mutex_);
+    if (!next.pages.empty()) {
+      driver_->Unpin(next.pages.data());
+      ::munmap(next.pages.data(), next.pages.size());
+      continue;
+    }
     driver_->CloseEvent(next.ready);
     driver_->CloseEvent(next.done);
     Close(next.memory);

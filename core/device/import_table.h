@@ -1,4 +1,4 @@
-// Which memory of clients is open in this process: the host's half of Device::Import. It knows no CUDA.
+// Which memory of clients is open in this process: the host's half of Device::Import and ImportFile. It knows no CUDA.
 #pragma once
 
 #include <cstddef>
@@ -10,6 +10,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "core/base/mutex.h"
 #include "core/device/client_memory.h"
 
@@ -37,6 +38,11 @@ class IpcDriver {
   virtual void CloseEvent(void* event) = 0;
   // FailedPrecondition: it cannot be asked.
   virtual absl::StatusOr<bool> IsDone(void* event) = 0;
+
+  // Holds the pages that [data, data + bytes) of the host's memory has now, whatever becomes of what they belong to,
+  // and lets the device reach them at these addresses. FailedPrecondition, ResourceExhausted.
+  virtual absl::Status Pin(std::byte* data, uint64_t bytes) = 0;
+  virtual void Unpin(std::byte* data) = 0;
 };
 
 // Thread-safe. An allocation is open once, however many of its parts are imported, and closed on a thread of the
@@ -51,12 +57,15 @@ class ImportTable : public std::enable_shared_from_this<ImportTable> {
 
   // As Device::Import.
   absl::StatusOr<std::shared_ptr<ClientMemory>> Import(const ClientMemoryHandles& handles);
+  // As Device::ImportFile.
+  absl::StatusOr<std::shared_ptr<ClientMemory>> ImportFile(int fd, uint64_t offset, uint64_t bytes);
 
   // Blocks until nothing waits to be closed.
   void WaitUntilClosed();
 
  private:
   class Part;
+  class FilePages;
   struct Opened {
     IpcDriver::Allocation allocation;
     uint64_t parts = 0;
@@ -65,6 +74,7 @@ class ImportTable : public std::enable_shared_from_this<ImportTable> {
     std::string memory;
     void* ready = nullptr;
     void* done = nullptr;
+    absl::Span<std::byte> pages;  // instead: what is mapped of a file
   };
 
   explicit ImportTable(std::unique_ptr<IpcDriver> driver);

@@ -33,7 +33,9 @@ absl::Status CheckTensor(DType dtype) {
 absl::Status CheckPieces(const TensorPart& part, uint64_t channels) {
   if (part.input_pieces.empty()) return absl::OkStatus();
   if (part.input != nullptr) return Bad("parts.input_pieces", part.input_pieces.size(), "must be 0 beside an input");
-  if (part.memory != TensorMemory::kHost) return Bad("parts.memory", 1, "must be the host's for an input in pieces");
+  if (part.memory != TensorMemory::kHost) {
+    return Bad("parts.memory", static_cast<uint64_t>(part.memory), "must be the host's for an input in pieces");
+  }
   uint64_t next = 0;
   for (const TensorPiece& piece : part.input_pieces) {
     if (piece.offset != next) return Bad("parts.input_pieces.offset", piece.offset, absl::StrCat("must be ", next));
@@ -120,7 +122,9 @@ absl::Status CheckPlan(const DeviceOptions& options, size_t layers, TensorMemory
     PLEIAD_RETURN_IF_ERROR(CheckPieces(part, options.geometry.channels()));
     if (part.num_tokens > 0 && part.output == nullptr) return Bad("parts.output", 0, "must not be null");
     if (part.memory == TensorMemory::kHost) continue;
-    if (memory == TensorMemory::kHost) return Bad("parts.memory", 1, "this device reads host memory alone");
+    if (memory == TensorMemory::kHost) {
+      return Bad("parts.memory", static_cast<uint64_t>(part.memory), "this device reads host memory alone");
+    }
     const auto addresses = reinterpret_cast<uintptr_t>(part.input) | reinterpret_cast<uintptr_t>(part.output);
     if (addresses % 16 != 0) return Bad("parts address", addresses, "must be a multiple of 16 on the device");
   }

@@ -69,10 +69,11 @@ struct StepRequest {
   StepOutput output;
   absl::Duration timeout = absl::InfiniteDuration();
   std::vector<SequenceId> release_after;
-  // Whose addresses input.data and the result of output.allocate are; of kDevice multiples of 16, without pieces.
+  // Where input.data and the result of output.allocate lie; of kDevice and kPinned without pieces.
   TensorMemory memory = TensorMemory::kHost;
-  // What tensors of kDevice lie in. The step waits until all of it is ready, for at most its timeout or, without one,
-  // EngineOptions::ready_timeout (DeadlineExceeded); then it runs in a batch of its own. Held until it is answered.
+  // What such tensors lie in, held until the step is answered. It waits until all of it is ready, for at most its
+  // timeout or, without one, EngineOptions::ready_timeout (DeadlineExceeded); with tensors of kDevice it then runs in a
+  // batch of its own.
   std::vector<std::shared_ptr<ClientMemory>> client_memory;
   // A refusal found by the caller (region given, enum unknown): the request is not run, but keeps its place in the
   // queues as a failed step.
@@ -197,8 +198,9 @@ class Engine {
   virtual const DeviceInfo& device_info() const = 0;
   virtual const char* table_mode() const = 0;
 
-  // Device::Import; the only call that blocks, for as long as opening takes.
+  // Device::Import and Device::ImportFile; the only calls that block, for as long as opening takes.
   virtual absl::StatusOr<std::shared_ptr<ClientMemory>> ImportMemory(const ClientMemoryHandles& handles) = 0;
+  virtual absl::StatusOr<std::shared_ptr<ClientMemory>> ImportFile(int fd, uint64_t offset, uint64_t bytes) = 0;
 
   virtual void Open(OpenRequest request, std::function<void(OpenResult)> done) = 0;
   // Joins the queues of all its carries before it returns.

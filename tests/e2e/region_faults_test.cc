@@ -15,7 +15,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-TEST_F(RegionsTest, TenThousandHostileStepsMoveNothingThatTheyDoNotReport) {
+TEST_P(RegionsTest, TenThousandHostileStepsMoveNothingThatTheyDoNotReport) {
   const auto region = NewRegion("tensors"), shrinking = NewRegion("shrinking");
   const uint64_t sequence = Open();
   const uint64_t ids[] = {region->id(), shrinking->id(), 0, ~0ull, random_()};
@@ -59,8 +59,29 @@ TEST_F(RegionsTest, TenThousandHostileStepsMoveNothingThatTheyDoNotReport) {
   EXPECT_THAT(State(sequence), HasSubstr(absl::StrCat(" at ", position, ":")));
 }
 
+TEST_P(RegionsTest, AFileCutWhileItsStepRunsLosesTheOutputAndIsNoSignal) {
+  const auto region = NewRegion("tensors");
+  const uint64_t sequence = Open();
+  for (const Where where : {Where::kInPlace, Where::kApart}) {
+    SCOPED_TRACE(static_cast<int>(where));
+    const uint64_t position = PositionOf(sequence);
+    v1::ForwardRequest step = Place(RequestOf(sequence, RandomPassage(random_, 4, client_.model()), position), where,
+                                    *region, 4 * kTokenBytes)
+                                  .request;
+    world_.AfterBatches([&] { EXPECT_EQ(::truncate(region->path().c_str(), 100), 0); });
+    const v1::ForwardResponse lost = Run(step);
+    world_.AfterBatches(nullptr);
+    EXPECT_EQ(lost.status().code(), grpc::StatusCode::DATA_LOSS) << lost.status().message();
+    EXPECT_THAT(lost.status().message(), HasSubstr("the step was applied and its output is lost: the file has 100"));
+    EXPECT_EQ(PositionOf(sequence), position + 4) << "it was applied";
+    step.mutable_segments(0)->set_position(position + 4);
+    EXPECT_EQ(Run(step).status().code(), grpc::StatusCode::FAILED_PRECONDITION) << "nothing runs in it now";
+    ASSERT_EQ(::truncate(region->path().c_str(), kRegionBytes), 0);
+  }
+}
+
 // The connection dies with a step somewhere; what the client then does applies it once.
-TEST_F(RegionsTest, AtThirtyCutsStepsApplyOnceWithOutputsApartAndInPlace) {
+TEST_P(RegionsTest, AtThirtyCutsStepsApplyOnceWithOutputsApartAndInPlace) {
   CuttingProxy proxy(shm_ / "proxy", server_.socket_path());
   const auto region = NewRegion("tensors");
   const uint64_t calm = Open(), disturbed = Open();

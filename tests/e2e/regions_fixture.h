@@ -1,4 +1,5 @@
-// A server that allows regions, and steps that can be put into one.
+// A server that allows regions, and steps that can be put into one. Files are copied by the CPU, or their pages held by
+// a device that stands in for a GPU.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -11,6 +12,7 @@
 #include "tests/e2e/in_process_server.h"
 #include "tests/e2e/region_client.h"
 #include "tests/e2e/sessions.h"
+#include "tests/support/fake_ipc.h"
 
 namespace pleiad::testing {
 
@@ -18,16 +20,37 @@ inline constexpr uint64_t kRegionBytes = 1 << 16;
 inline constexpr uint32_t kChannels = 128;  // of the toy checkpoint
 inline constexpr uint64_t kTokenBytes = kChannels * sizeof(float);
 
-class RegionsTest : public ::testing::Test {
+enum class RegionFiles : uint8_t { kCopied, kHeld };
+
+inline std::string NameOfFiles(const ::testing::TestParamInfo<RegionFiles>& info) {
+  return info.param == RegionFiles::kHeld ? "Held" : "Copied";
+}
+
+class RegionsTest : public ::testing::TestWithParam<RegionFiles> {
  protected:
   RegionsTest()
-      : model_(Write()), server_(model_->path(), [this](ServerFlags& flags) {
-          flags.batch_invariant = true;
-          flags.max_tokens = 32;
-          flags.listen.push_back("127.0.0.1:0");
-          flags.allow_client_regions = true;
-          flags.shm_dir = shm_.path();
-        }) {}
+      : model_(Write()),
+        shm_(held() ? "/dev/shm" : std::filesystem::temp_directory_path()),
+        server_(
+            model_->path(),
+            [this](ServerFlags& flags) {
+              flags.batch_invariant = true;
+              flags.max_tokens = 32;
+              flags.listen.push_back("127.0.0.1:0");
+              flags.allow_client_regions = true;
+              flags.shm_dir = shm_.path();
+              if (!held()) flags.shm_pinned_bytes = 0;
+            },
+            nullptr, {}, Parts()) {}
+
+  static bool held() { return GetParam() == RegionFiles::kHeld; }
+  ServerParts Parts() {
+    ServerParts parts;
+    parts.wrap_device = [this](std::unique_ptr<Device> device, const Geometry&) {
+      return std::make_unique<SharingDevice>(std::move(device), &world_);
+    };
+    return parts;
+  }
 
   static std::unique_ptr<TempDir> Write() {
     auto dir = std::make_unique<TempDir>();
@@ -66,6 +89,7 @@ class RegionsTest : public ::testing::Test {
     return std::make_unique<RegionClient>(server_.stub(), shm_.path(), name, kRegionBytes);
   }
 
+  FakeIpcWorld world_;
   const std::unique_ptr<TempDir> model_;
   TempDir shm_;
   InProcessServer server_;
@@ -90,7 +114,7 @@ inline Placed Place(const v1::ForwardRequest& step, Where where, const RegionCli
     *request.mutable_highway()->mutable_region() = region.Ref(0, data.size());
   }
   if (where != Where::kInPlace) {
-    placed.output_offset = kRegionBytes / 2 + 3;  // any alignment
+    placed.output_offset = kRegionBytes / 2 + (step.token_ids_size() % 2 == 0 ? 16 : 3);  // any alignment
     *request.mutable_output()->mutable_region() = region.Ref(placed.output_offset, output_bytes);
   }
   if (where == Where::kInputAlone) {

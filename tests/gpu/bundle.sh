@@ -18,7 +18,7 @@ wanted=(server/pleiad-server client/cli/pleiad
   tests/core/device/device_test
   tests/core/engine/stage_test tests/core/engine/engine_test
   tests/e2e/e2e_reference_test tests/e2e/e2e_steps_test tests/e2e/e2e_refusals_test tests/e2e/e2e_cached_test
-  tests/e2e/e2e_lifecycle_test tests/e2e/e2e_leak_test tests/support/process/abandoning_client tests/core/device/cuda_device_test tests/bench/cuda_stage_bench
+  tests/e2e/e2e_regions_test tests/e2e/e2e_lifecycle_test tests/e2e/e2e_leak_test tests/support/process/abandoning_client tests/core/device/cuda_device_test tests/bench/cuda_stage_bench
   tests/core/device/cuda_ipc_test tests/bench/cuda_ipc_bench
   tests/bench/wire_bench tests/bench/pleiad-bench-server)
 # Others of the CUDA home.

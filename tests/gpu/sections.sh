@@ -185,7 +185,7 @@ section_random() {
 
 section_e2e() {
   local name
-  for name in reference steps cached refusals lifecycle leak; do check "e2e_${name}_test" gtest "e2e_${name}_test" '*'; done
+  for name in reference steps cached refusals regions lifecycle leak; do check "e2e_${name}_test" gtest "e2e_${name}_test" '*'; done
   settle
 }
 

@@ -1,7 +1,8 @@
 """Where the time of a step goes in a server under load, and what missing rows cost.
 
-First `pleiad bench`: 64 sequences that decode, tensors inline over a Unix socket. Then steps from cold to warm: at about
-0, 50 and 100 % hits, cached and resident, with the server's own times of each step beside the round trip.
+First `pleiad bench`: 64 sequences that decode, tensors inline over a Unix socket, and in shared memory. Then steps from
+cold to warm: at about 0, 50 and 100 % hits, cached and resident, with the server's own times of each step beside the
+round trip.
 """
 import json
 import pathlib
@@ -68,6 +69,29 @@ def load_table(report, server, steps):
         report.check(load["requests"] > 0 and failures == 0 and all(after[phase][1] > before[phase][1] for phase in PHASES),
                      "the server's own means: " + ", ".join(f"{phase} {means[phase]:.0f}" for phase in PHASES) +
                      f"; {batches:.0f} batches, {graphs:.0f} as graphs, {1e6 * busy / max(1, batches):.0f} us of the device each")
+
+
+def region_table(report, folder, device, steps):
+    """The same tensors inline and in files of memory, copied by the CPU and held by the device: the outputs must agree."""
+    report.line("  one request at a time, inline and in files of memory; us a request")
+    report.line(f"  {'tensors':<22} {'step':<10} {'p50':>8} {'p99':>8} {'queue':>7} {'resolve':>8} {'device':>8}")
+    with tempfile.TemporaryDirectory(prefix="pleiad-load-", dir="/dev/shm") as shm:
+        region_flags = ["--allow-client-regions", "--shm-dir", shm, "--batch-invariant"]
+        for sequences, tokens in ((64, 1), (1, 512), (1, 2048)):
+            sums = {}
+            for name, held, bench_flags in (("inline", "0", []), ("file, copied", "0", ["--transport", "shm", "--shm-dir", shm]),
+                                            ("file, held", "16GiB", ["--transport", "shm", "--shm-dir", shm])):
+                with Server(folder, "--device", device, "--table", "resident", "--shm-pinned-bytes", held, *region_flags) as server:
+                    count = steps if tokens == 1 else max(10, steps // 10)
+                    result = bench(server, ["--sequences", sequences, "--sequences-per-request", sequences, "--tokens-per-step", tokens,
+                                            "--steps", count, "--warmup", 3, *bench_flags])
+                load = result["loads"][0]
+                sums[name] = (result["checksum"], result["input_checksum"])
+                report.figures.setdefault("regions", []).append({"tensors": name, "sequences": sequences, "tokens": tokens, "bench": load})
+                latency = load["latency_us"]
+                report.line(f"  {name:<22} {f'{sequences} x {tokens}':<10} {latency['p50']:>8.0f} {latency['p99']:>8.0f} "
+                            f"{load['mean_queue_us']:>7.0f} {load['mean_resolve_us']:>8.0f} {load['mean_device_us']:>8.0f}")
+            report.check(len(set(sums.values())) == 1, f"{sequences} x {tokens}: the same outputs each way")
 
 
 class Steps:
@@ -154,6 +178,7 @@ def main():
             report.line(f"  {client.model.device}, {client.model.layers[0].rows} rows, {client.channels} channels")
             client.close()
             load_table(report, server, args.steps)
+        region_table(report, folder, args.device, args.steps)
         cold_to_warm(report, folder, args.device, "1GiB" if not args.small else "256MiB", max(30, args.steps // 5))
     return report.finish()
 

@@ -118,29 +118,24 @@ void FakeEngine::WaitForGive() {
   while (!given_) changed_.Wait(&mutex_);
 }
 
-uint64_t FakeEngine::submitted() const {
-  MutexLock lock(&mutex_);
-  return submitted_;
-}
-
-bool FakeEngine::draining() const {
-  MutexLock lock(&mutex_);
-  return draining_;
-}
-
 StepRequest FakeEngine::last() const {
   MutexLock lock(&mutex_);
   return *last_;
 }
 
+std::shared_ptr<ImportTable> FakeEngine::imports() const {
+  MutexLock lock(&mutex_);
+  return imports_;
+}
+
 absl::StatusOr<std::shared_ptr<ClientMemory>> FakeEngine::ImportMemory(const ClientMemoryHandles& handles) {
-  std::shared_ptr<ImportTable> imports;
-  {
-    MutexLock lock(&mutex_);
-    imports = imports_;
-  }
-  if (imports == nullptr) return absl::UnimplementedError("device fake: has no memory that clients can share");
-  return imports->Import(handles);
+  const std::shared_ptr<ImportTable> from = imports();
+  return from == nullptr ? absl::UnimplementedError("device fake: no memory") : from->Import(handles);
+}
+
+absl::StatusOr<std::shared_ptr<ClientMemory>> FakeEngine::ImportFile(int fd, uint64_t offset, uint64_t bytes) {
+  const std::shared_ptr<ImportTable> from = imports();
+  return from == nullptr ? absl::UnimplementedError("device fake: no files") : from->ImportFile(fd, offset, bytes);
 }
 
 void FakeEngine::SetImports(std::shared_ptr<ImportTable> imports) {

@@ -61,8 +61,14 @@ class FakeEngine final : public Engine {
   // Warms from the `first`th on, counted from 0, are answered Unavailable.
   void FailWarmsFrom(size_t first);
   void SetCachedRows(std::vector<std::vector<RowId>> rows);
-  uint64_t submitted() const;
-  bool draining() const;
+  uint64_t submitted() const {
+    MutexLock lock(&mutex_);
+    return submitted_;
+  }
+  bool draining() const {
+    MutexLock lock(&mutex_);
+    return draining_;
+  }
   // Of the last step submitted; data pointers are not to be followed.
   StepRequest last() const;
 
@@ -71,6 +77,7 @@ class FakeEngine final : public Engine {
   const DeviceInfo& device_info() const override { return device_; }
   const char* table_mode() const override { return "resident"; }
   absl::StatusOr<std::shared_ptr<ClientMemory>> ImportMemory(const ClientMemoryHandles& handles) override;
+  absl::StatusOr<std::shared_ptr<ClientMemory>> ImportFile(int fd, uint64_t offset, uint64_t bytes) override;
   void Open(OpenRequest request, std::function<void(OpenResult)> done) override;
   StepId Submit(StepRequest request, std::function<void(StepResult)> done) override;
   void Cancel(StepId step) override;
@@ -93,6 +100,7 @@ class FakeEngine final : public Engine {
   EngineStats stats() const override;
 
  private:
+  std::shared_ptr<ImportTable> imports() const;
   // Refusals pass; a sequence above 1000 is unknown; else positions advance and the output is the input, or 0xAB; in
   // memory of a device nothing is written.
   static StepResult RunStep(const StepRequest& request);

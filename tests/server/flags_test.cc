@@ -169,6 +169,15 @@ TEST(Flags, RegionsNeedAUnixSocketAndAFolder) {
   ASSERT_TRUE(line.ok()) << line.status();
   EXPECT_TRUE(line->flags.allow_client_regions);
   EXPECT_EQ(line->flags.shm_dir, "d");
+  EXPECT_EQ(line->flags.shm_pinned_bytes, uint64_t{16} << 30);
+  for (const auto& [text, bytes] : {std::pair<const char*, uint64_t>{"0", 0}, {"2GiB", uint64_t{2} << 30}}) {
+    const auto sized = parse({"--shm-dir", "d", "--listen", "unix:s", "--shm-pinned-bytes", text});
+    ASSERT_TRUE(sized.ok()) << sized.status();
+    EXPECT_EQ(sized->flags.shm_pinned_bytes, bytes);
+  }
+  EXPECT_THAT(
+      std::string(parse({"--shm-dir", "d", "--listen", "unix:s", "--shm-pinned-bytes", "many"}).status().message()),
+      HasSubstr("--shm-pinned-bytes 'many' is no size"));
 }
 
 TEST(Flags, BadValuesAreRefusedByName) {

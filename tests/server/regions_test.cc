@@ -14,6 +14,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "tests/server/fake_engine.h"
+#include "tests/support/fake_ipc.h"
 #include "tests/support/temp_dir.h"
 
 namespace pleiad {
@@ -198,11 +200,11 @@ TEST_F(RegionTableTest, RegionsOfOneClientAreBoundedByCountToo) {
 }
 
 TEST(RegionLimitsTest, LeaveThreeQuartersOfTheOpenFilesToConnections) {
-  EXPECT_EQ(RegionLimits::WithinOpenFiles(1024).regions, 256u);
-  EXPECT_EQ(RegionLimits::WithinOpenFiles(1024).of_client, 128u);
-  EXPECT_EQ(RegionLimits::WithinOpenFiles(1 << 20).regions, RegionLimits().regions);
-  EXPECT_EQ(RegionLimits::WithinOpenFiles(1 << 20).of_client, RegionLimits().of_client);
-  EXPECT_EQ(RegionLimits::WithinOpenFiles(std::numeric_limits<uint64_t>::max()).regions, RegionLimits().regions);
+  EXPECT_EQ(RegionLimits::Within(1024, 0).regions, 256u);
+  EXPECT_EQ(RegionLimits::Within(1024, 0).of_client, 128u);
+  EXPECT_EQ(RegionLimits::Within(1 << 20, 0).regions, RegionLimits().regions);
+  EXPECT_EQ(RegionLimits::Within(1 << 20, 0).of_client, RegionLimits().of_client);
+  EXPECT_EQ(RegionLimits::Within(std::numeric_limits<uint64_t>::max(), 0).regions, RegionLimits().regions);
 }
 
 TEST_F(RegionTableTest, OfOneStreamNoneOverlap) {
@@ -268,6 +270,80 @@ TEST_F(RegionTableTest, ARegionOutlivesItsFilesNameAndItsStreamWhileSomebodyHold
   table->Detach(&one);
   EXPECT_EQ(table->Find(id), nullptr);
   EXPECT_EQ(Read(*held, 0, 4), "0123");
+}
+
+class HeldFilesTest : public ::testing::Test {
+ protected:
+  HeldFilesTest() { engine_.SetImports(ImportTable::Create(world_.Driver())); }
+
+  void MakeFile(const std::string& name, uint64_t bytes) const {
+    std::ofstream(dir_ / name, std::ios::binary) << std::string(bytes, 'x');
+  }
+  static v1::AttachRegionsRequest File(const std::string& path, uint64_t bytes) {
+    v1::AttachRegionsRequest request;
+    request.set_kind(v1::REGION_KIND_SHM_FILE);
+    request.set_path(path);
+    request.set_bytes(bytes);
+    return request;
+  }
+  std::unique_ptr<RegionTable> Open(uint64_t pinned_bytes) {
+    return RegionTable::Open(dir_.path(), RegionLimits::Within(1 << 16, pinned_bytes)).value();
+  }
+  // Whether the device holds what is attached.
+  bool Holds(RegionTable& table, const v1::AttachRegionsRequest& request, const std::string& client = "",
+             const void* owner = nullptr) {
+    const RegionTable::Attached attached = table.Attach(request, owner, &engine_, client);
+    EXPECT_TRUE(attached.outcome.ok()) << attached.outcome.message;
+    return table.Find(attached.id)->pages() != nullptr;
+  }
+
+  testing::FakeIpcWorld world_;
+  testing::TempDir dir_{"/dev/shm"};
+  FakeEngine engine_{FakeEngine::Mode::kAnswerAtOnce};
+};
+
+TEST_F(HeldFilesTest, WhatIsHeldIsBoundedAndComesBack) {
+  const auto table = Open(40'000);
+  for (const char* name : {"a", "b", "c", "d"}) MakeFile(name, 12'000);
+  const int streams[3] = {};
+  EXPECT_TRUE(Holds(*table, File("a", 12'000), "x", &streams[0]));
+  EXPECT_EQ(table->stats().pinned_bytes, 12'000u);
+  EXPECT_FALSE(Holds(*table, File("b", 12'000), "x", &streams[0])) << "more than half is one client's";
+  EXPECT_TRUE(Holds(*table, File("c", 12'000), "y", &streams[1]));
+  EXPECT_TRUE(Holds(*table, File("b", 12'000), "z", &streams[2]));
+  EXPECT_FALSE(Holds(*table, File("d", 12'000), "w", &streams[2])) << "more than is left";
+  EXPECT_EQ(table->stats().pinned_bytes, 36'000u);
+  EXPECT_EQ(world_.PinnedBytes(), 36'000u);
+  table->Detach(&streams[0]);
+  EXPECT_EQ(table->stats().pinned_bytes, 24'000u);
+  EXPECT_TRUE(Holds(*table, File("d", 12'000), "x", &streams[0]));
+  for (const int& stream : streams) table->Detach(&stream);
+  EXPECT_EQ(table->stats().pinned_bytes, 0u);
+}
+
+TEST_F(HeldFilesTest, AStepThatUsesThemCountsThemAfterTheStream) {
+  const auto table = Open(40'000);
+  MakeFile("a", 12'000);
+  const RegionTable::Attached attached = table->Attach(File("a", 12'000), this, &engine_);
+  auto used = table->Find(attached.id);
+  table->Detach(this);
+  EXPECT_EQ(table->stats().pinned_bytes, 12'000u);
+  used = nullptr;
+  EXPECT_EQ(table->stats().pinned_bytes, 0u);
+}
+
+TEST_F(HeldFilesTest, WhatIsNotAllInMemoryIsCopied) {
+  const auto table = Open(1 << 20);
+  MakeFile("a", 12'000);
+  std::ofstream(dir_ / "sparse").put('s');
+  std::filesystem::resize_file(dir_ / "sparse", 100'000);
+  EXPECT_FALSE(Holds(*table, File("sparse", 10)));
+  EXPECT_FALSE(Holds(*Open(0), File("a", 12'000))) << "--shm-pinned-bytes 0";
+  world_.RefusePins(absl::ResourceExhaustedError("the driver has no more"));
+  EXPECT_FALSE(Holds(*table, File("a", 100), "", &world_));
+  world_.RefusePins(absl::OkStatus());
+  EXPECT_TRUE(Holds(*table, File("a", 100), "", dir_.path().data()));
+  EXPECT_EQ(table->stats().pinned_bytes, 100u);
 }
 
 TEST_F(RegionTableTest, AFolderThatIsNoneIsNamed) {

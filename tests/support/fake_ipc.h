@@ -2,7 +2,9 @@
 // the host's is.
 #pragma once
 
+#include <atomic>
 #include <cstring>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -72,9 +74,32 @@ class FakeIpcWorld {
   }
 
   void Record(void* event) {
+    if (event == nullptr) return;
     MutexLock lock(&mutex_);
     ++static_cast<Event*>(event)->recorded;
   }
+  // From now on nothing can be pinned, for this reason; OK: it can.
+  void RefusePins(absl::Status why) {
+    MutexLock lock(&mutex_);
+    pins_refused_ = std::move(why);
+  }
+  uint64_t PinnedBytes() const {
+    MutexLock lock(&mutex_);
+    uint64_t bytes = 0;
+    for (const auto& [data, size] : pinned_) bytes += size;
+    return bytes;
+  }
+  // Called after each batch that is waited for.
+  void AfterBatches(std::function<void()> act) {
+    MutexLock lock(&mutex_);
+    after_batch_ = std::move(act);
+  }
+  void BatchIsDone() {
+    MutexLock lock(&mutex_);
+    if (after_batch_) after_batch_();
+  }
+  // Parts of batches that a device found in pinned memory.
+  std::atomic<uint64_t> parts_in_pinned_memory{0};
   std::unique_ptr<IpcDriver> Driver() { return std::make_unique<FakeDriver>(this); }
 
  private:
@@ -125,6 +150,15 @@ class FakeIpcWorld {
       if (&world_->events_[world_->broken_] == asked) return absl::FailedPreconditionError("the event is gone");
       return asked->done;
     }
+    absl::Status Pin(std::byte* data, uint64_t bytes) override {
+      MutexLock lock(&world_->mutex_);
+      if (world_->pins_refused_.ok()) world_->pinned_[data] = bytes;
+      return world_->pins_refused_;
+    }
+    void Unpin(std::byte* data) override {
+      MutexLock lock(&world_->mutex_);
+      world_->pinned_.erase(data);
+    }
 
    private:
     FakeIpcWorld* const world_;
@@ -136,6 +170,9 @@ class FakeIpcWorld {
   std::map<std::string, Memory> memories_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, Event> events_ ABSL_GUARDED_BY(mutex_);
   std::string broken_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::byte*, uint64_t> pinned_ ABSL_GUARDED_BY(mutex_);
+  absl::Status pins_refused_ ABSL_GUARDED_BY(mutex_);
+  std::function<void()> after_batch_ ABSL_GUARDED_BY(mutex_);
 };
 
 // Handles of `bytes` at `offset` of the allocation `name`, with events name.ready and name.done.
@@ -148,7 +185,7 @@ inline ClientMemoryHandles FakeHandles(const std::string& name, uint64_t offset,
           .bytes = bytes};
 }
 
-// `inner` is the CPU device.
+// Around the CPU device; around one that holds pages of files by itself it leaves them to that.
 class SharingDevice final : public Device {
  public:
   SharingDevice(std::unique_ptr<Device> inner, FakeIpcWorld* world)
@@ -165,9 +202,21 @@ class SharingDevice final : public Device {
   absl::StatusOr<std::shared_ptr<ClientMemory>> Import(const ClientMemoryHandles& handles) override {
     return imports_->Import(handles);
   }
+  absl::StatusOr<std::shared_ptr<ClientMemory>> ImportFile(int fd, uint64_t offset, uint64_t bytes) override {
+    absl::StatusOr<std::shared_ptr<ClientMemory>> pages = inner_->ImportFile(fd, offset, bytes);
+    if (!absl::IsUnimplemented(pages.status())) {
+      inner_holds_ = true;
+      return pages;
+    }
+    return imports_->ImportFile(fd, offset, bytes);
+  }
   absl::StatusOr<Ticket> Run(const BatchPlan& plan) override {
     BatchPlan here = plan;
-    for (TensorPart& part : here.parts) part.memory = TensorMemory::kHost;
+    for (TensorPart& part : here.parts) {
+      world_->parts_in_pinned_memory += part.memory == TensorMemory::kPinned;
+      if (part.memory != TensorMemory::kPinned || !inner_holds_) part.memory = TensorMemory::kHost;
+    }
+    here.client_memory.clear();
     absl::StatusOr<Ticket> ticket = inner_->Run(here);
     for (const ClientMemory* memory : plan.client_memory) world_->Record(memory->done_event());
     return ticket;
@@ -178,13 +227,18 @@ class SharingDevice final : public Device {
   absl::Status LoadCarry(CarrySlot carry, absl::Span<const float> rows) override {
     return inner_->LoadCarry(carry, rows);
   }
-  absl::Status Wait(Ticket ticket) override { return inner_->Wait(ticket); }
+  absl::Status Wait(Ticket ticket) override {
+    const absl::Status status = inner_->Wait(ticket);
+    world_->BatchIsDone();
+    return status;
+  }
 
  private:
   const std::unique_ptr<Device> inner_;
   FakeIpcWorld* const world_;
   DeviceInfo info_;
   const std::shared_ptr<ImportTable> imports_;
+  std::atomic<bool> inner_holds_{false};
 };
 
 }  // namespace pleiad::testing

@@ -1,4 +1,4 @@
-// A folder of its own for one test, removed at the end.
+// A folder of its own for one test, in the system's folder for such or another, removed at the end.
 #pragma once
 
 #include <stdlib.h>
@@ -11,8 +11,8 @@ namespace pleiad::testing {
 
 class TempDir {
  public:
-  TempDir() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "pleiad-test-XXXXXX").string();
+  explicit TempDir(const std::filesystem::path& parent = std::filesystem::temp_directory_path()) {
+    std::string pattern = (parent / "pleiad-test-XXXXXX").string();
     if (::mkdtemp(pattern.data()) == nullptr) ::abort();
     path_ = pattern;
   }

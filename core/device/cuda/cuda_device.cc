@@ -142,9 +142,15 @@ absl::StatusOr<std::shared_ptr<ClientMemory>> CudaDevice::Import(const ClientMem
   return imports_->Import(handles);
 }
 
+absl::StatusOr<std::shared_ptr<ClientMemory>> CudaDevice::ImportFile(int fd, uint64_t offset, uint64_t bytes) {
+  if (imports_ == nullptr) return Device::ImportFile(fd, offset, bytes);
+  return imports_->ImportFile(fd, offset, bytes);
+}
+
 void CudaDevice::RecordDone(const BatchPlan& plan) const {
   for (const ClientMemory* memory : plan.client_memory) {
     const auto event = static_cast<cudaEvent_t>(memory->done_event());
+    if (event == nullptr) continue;
     // It was tried when it was opened; should it have gone bad, the client has the answer, and the device is not lost.
     if (cudaEventRecord(event, compute_.get()) != cudaSuccess) cudaGetLastError();
   }

@@ -116,4 +116,21 @@ absl::StatusOr<bool> CudaIpc::IsDone(void* event) {
   return absl::FailedPreconditionError(ToStatus(error, "cudaEventQuery of an event of the client's").message());
 }
 
+absl::Status CudaIpc::Pin(std::byte* data, uint64_t bytes) {
+  PLEIAD_RETURN_IF_ERROR(UseGpu());
+  const absl::Status pinned = Theirs(cudaHostRegister(data, bytes, cudaHostRegisterMapped), "cudaHostRegister");
+  if (absl::IsResourceExhausted(pinned)) return pinned;
+  if (!pinned.ok()) return absl::FailedPreconditionError(pinned.message());
+  void* seen = nullptr;
+  absl::Status status = Theirs(cudaHostGetDevicePointer(&seen, data, 0), "cudaHostGetDevicePointer");
+  if (status.ok() && seen == data) return status;
+  Unpin(data);
+  return absl::FailedPreconditionError(status.ok() ? "the GPU reaches memory of the host at other addresses"
+                                                   : status.message());
+}
+
+void CudaIpc::Unpin(std::byte* data) {
+  if (UseGpu().ok() && cudaHostUnregister(data) != cudaSuccess) cudaGetLastError();
+}
+
 }  // namespace pleiad::cuda

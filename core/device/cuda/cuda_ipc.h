@@ -1,4 +1,4 @@
-// CUDA's calls for memory and events of other processes.
+// CUDA's calls for memory and events of other processes, and for pages that they share with this one.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -27,6 +27,8 @@ class CudaIpc final : public IpcDriver {
   absl::StatusOr<void*> OpenEvent(const std::string& handle, EventUse use) override;
   void CloseEvent(void* event) override;
   absl::StatusOr<bool> IsDone(void* event) override;
+  absl::Status Pin(std::byte* data, uint64_t bytes) override;
+  void Unpin(std::byte* data) override;
 
  private:
   CudaIpc(int ordinal, std::string gpu_uuid, void* address_range, Stream stream);

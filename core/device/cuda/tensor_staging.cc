@@ -62,7 +62,9 @@ void TensorStaging::AddInput(const TensorPart& part, uint64_t rows, uint64_t row
 
 void TensorStaging::AddPart(const TensorPart& part) {
   PartAddress address;
-  if (part.memory == TensorMemory::kDevice || part.num_tokens == 0) {
+  const bool mapped = kernel_base_ == pinned_.data();
+  if (part.memory == TensorMemory::kDevice || (part.memory == TensorMemory::kPinned && mapped) ||
+      part.num_tokens == 0) {
     address.input = reinterpret_cast<uint64_t>(part.input);
     address.output = reinterpret_cast<uint64_t>(part.output);
     addresses_.push_back(address);
@@ -76,6 +78,10 @@ void TensorStaging::AddPart(const TensorPart& part) {
   address.output = at;
   if (has_input) address.input = at;
   addresses_.push_back(address);
+  if (part.memory == TensorMemory::kPinned) {
+    AddPinned(part, address.spread, offset);
+    return;
+  }
   const uint64_t input_size = ByteSize(part.input_dtype);
   const uint64_t output_size = ByteSize(part.output_dtype);
   if (address.spread) {
@@ -97,12 +103,26 @@ void TensorStaging::AddPart(const TensorPart& part) {
   AddRange(&outputs_, offset, part.num_tokens * channels * output_size);
 }
 
+void TensorStaging::AddPinned(const TensorPart& part, bool spread, uint64_t offset) {
+  const uint64_t values = uint64_t{part.num_tokens} * streams_ * hidden_;
+  const uint64_t rows = spread ? uint64_t{part.num_tokens} * streams_ : 1;
+  const auto add = [&](std::vector<PinnedTensor>* tensors, std::byte* host, DType dtype) {
+    const uint64_t row_bytes = values / rows * ByteSize(dtype);
+    tensors->push_back({host, offset, rows, row_bytes, spread ? hidden_ * sizeof(float) : row_bytes});
+  };
+  // What is read is written only where it is an output.
+  if (part.input != nullptr) add(&pinned_in_, const_cast<std::byte*>(part.input), part.input_dtype);
+  add(&pinned_out_, part.output, part.output_dtype);
+}
+
 absl::Span<const PartAddress> TensorStaging::Begin(const BatchPlan& plan, ThreadPool& pool) {
   addresses_.clear();
   copies_in_.clear();
   copies_out_.clear();
   inputs_.clear();
   outputs_.clear();
+  pinned_in_.clear();
+  pinned_out_.clear();
   const bool mapped = plan.num_tokens <= kMappedTokens;
   kernel_base_ = mapped ? pinned_.data() : device_.data();
   for (const TensorPart& part : plan.parts) AddPart(part);
@@ -123,9 +143,20 @@ uint16_t* TensorStaging::BeginEmbeddings(const BatchPlan& plan) {
   inputs_.clear();
   copies_in_.clear();
   copies_out_.clear();
+  pinned_in_.clear();
+  pinned_out_.clear();
   outputs_.assign(1, {0, bytes});
   AddPieces(&copies_out_, reinterpret_cast<std::byte*>(plan.embeddings), 0, bytes);
   return device_.As<uint16_t>();
+}
+
+absl::Status TensorStaging::CopyRows(std::byte* to, uint64_t to_stride, const std::byte* from, uint64_t from_stride,
+                                     const PinnedTensor& tensor, cudaMemcpyKind kind, cudaStream_t stream) {
+  if (tensor.rows == 1) {  // which the bound on strides is not for
+    return ToStatus(cudaMemcpyAsync(to, from, tensor.row_bytes, kind, stream), "cudaMemcpyAsync of pinned tensors");
+  }
+  return ToStatus(cudaMemcpy2DAsync(to, to_stride, from, from_stride, tensor.row_bytes, tensor.rows, kind, stream),
+                  "cudaMemcpy2DAsync of pinned tensors");
 }
 
 absl::Status TensorStaging::EnqueueInputs(cudaStream_t stream) {
@@ -133,6 +164,10 @@ absl::Status TensorStaging::EnqueueInputs(cudaStream_t stream) {
     PLEIAD_RETURN_IF_ERROR(ToStatus(cudaMemcpyAsync(device_.data() + range.offset, pinned_.data() + range.offset,
                                                     range.bytes, cudaMemcpyHostToDevice, stream),
                                     "cudaMemcpyAsync of inputs"));
+  }
+  for (const PinnedTensor& tensor : pinned_in_) {
+    PLEIAD_RETURN_IF_ERROR(CopyRows(device_.data() + tensor.offset, tensor.stride, tensor.host, tensor.row_bytes,
+                                    tensor, cudaMemcpyHostToDevice, stream));
   }
   return absl::OkStatus();
 }
@@ -142,6 +177,10 @@ absl::Status TensorStaging::EnqueueOutputs(cudaStream_t stream) {
     PLEIAD_RETURN_IF_ERROR(ToStatus(cudaMemcpyAsync(pinned_.data() + range.offset, device_.data() + range.offset,
                                                     range.bytes, cudaMemcpyDeviceToHost, stream),
                                     "cudaMemcpyAsync of outputs"));
+  }
+  for (const PinnedTensor& tensor : pinned_out_) {
+    PLEIAD_RETURN_IF_ERROR(CopyRows(tensor.host, tensor.row_bytes, device_.data() + tensor.offset, tensor.stride,
+                                    tensor, cudaMemcpyDeviceToHost, stream));
   }
   return absl::OkStatus();
 }

@@ -2,7 +2,8 @@
 //
 // Host tensors go through one pinned block, and for long batches through a twin on the device: a token's row has
 // C * 4 bytes there, whatever its dtype, and the output takes the input's place. Short batches are read and written by
-// the kernels in the pinned block itself: each byte crosses once either way. Device tensors stay where they are.
+// the kernels in the pinned block itself: each byte crosses once either way. Device tensors stay where they are. Those
+// in pages that a client shares are used as the pinned block is, and by no copy of the CPU.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -40,8 +41,7 @@ class TensorStaging {
   // For batches that only gather: the BF16 rows [T, E], for EnqueueOutputs and Finish.
   uint16_t* BeginEmbeddings(const BatchPlan& plan);
 
-  bool has_inputs() const { return !inputs_.empty(); }
-  bool has_outputs() const { return !outputs_.empty(); }
+  bool has_outputs() const { return !outputs_.empty() || !pinned_out_.empty(); }
   uint64_t pinned_bytes() const { return pinned_.size(); }
   uint64_t device_bytes() const { return device_.size(); }
 
@@ -56,8 +56,19 @@ class TensorStaging {
     uint64_t offset;
     uint64_t bytes;
   };
+  // A tensor in pages of a client, and where it lies in the twin: `rows` rows of `row_bytes`, there `stride` apart.
+  struct PinnedTensor {
+    std::byte* host;
+    uint64_t offset;
+    uint64_t rows;
+    uint64_t row_bytes;
+    uint64_t stride;
+  };
 
   void AddPart(const TensorPart& part);
+  void AddPinned(const TensorPart& part, bool spread, uint64_t offset);
+  static absl::Status CopyRows(std::byte* to, uint64_t to_stride, const std::byte* from, uint64_t from_stride,
+                               const PinnedTensor& tensor, cudaMemcpyKind kind, cudaStream_t stream);
   static void AddRange(std::vector<Range>* ranges, uint64_t offset, uint64_t bytes);
   static void AddPieces(std::vector<Piece>* pieces, std::byte* host, uint64_t offset, uint64_t bytes);
   // `rows` rows of a part's input, one behind the other, each to its place, `stride` from the last.
@@ -75,6 +86,8 @@ class TensorStaging {
   std::vector<Piece> copies_out_;
   std::vector<Range> inputs_;  // empty for short batches
   std::vector<Range> outputs_;
+  std::vector<PinnedTensor> pinned_in_;  // likewise
+  std::vector<PinnedTensor> pinned_out_;
 };
 
 }  // namespace pleiad::cuda

@@ -2,11 +2,16 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
+#include <cstring>
 #include <functional>
 #include <limits>
+#include <string>
 #include <thread>
 
+#include "core/base/unique_fd.h"
 #include "tests/support/fake_ipc.h"
 
 namespace pleiad {
@@ -131,6 +136,54 @@ TEST_F(ImportTableTest, RefusalsNameTheFieldAndLeaveNothingOpen) {
     EXPECT_EQ(world_.At("a.ready").open + world_.At("a.done").open, 0) << refusal.text;
   }
   EXPECT_TRUE(table_->Import(FakeHandles("a", 4080, 16)).ok());
+}
+
+class ImportFileTest : public ImportTableTest {
+ protected:
+  static constexpr uint64_t kFileBytes = 3 * 4096 + 100;
+
+  ImportFileTest() { EXPECT_EQ(::ftruncate(file_.get(), kFileBytes), 0); }
+
+  void Put(uint64_t offset, const std::string& text) {
+    EXPECT_EQ(::pwrite(file_.get(), text.data(), text.size(), static_cast<off_t>(offset)),
+              static_cast<ssize_t>(text.size()));
+  }
+
+  const UniqueFd file_{::memfd_create("tensors", MFD_CLOEXEC)};
+};
+
+TEST_F(ImportFileTest, ItsPagesArePinnedUntilNobodyHasThem) {
+  auto whole = table_->ImportFile(file_.get(), 0, kFileBytes);
+  auto part = table_->ImportFile(file_.get(), 5000, 4000);
+  ASSERT_TRUE(whole.ok() && part.ok()) << whole.status() << part.status();
+  EXPECT_EQ(world_.PinnedBytes(), kFileBytes + (5000 - 4096) + 4000);
+  Put(5000, "from the client");
+  EXPECT_EQ(std::memcmp((*part)->data(), "from the client", 15), 0);
+  EXPECT_EQ(std::memcmp((*whole)->data() + 5000, "from the client", 15), 0);
+  std::memcpy((*part)->data() + 3990, "and back", 8);
+  char back[8];
+  ASSERT_EQ(::pread(file_.get(), back, 8, 8990), 8);
+  EXPECT_EQ(std::string(back, 8), "and back");
+  EXPECT_EQ((*part)->bytes(), 4000u);
+  EXPECT_TRUE(*(*part)->IsReady()) << "there is no event";
+  EXPECT_EQ((*part)->done_event(), nullptr);
+  whole->reset();
+  table_->WaitUntilClosed();
+  EXPECT_EQ(world_.PinnedBytes(), 4000u + 5000 - 4096);
+  table_ = nullptr;
+  part->reset();  // closes first
+  EXPECT_EQ(world_.PinnedBytes(), 0u);
+}
+
+TEST_F(ImportFileTest, WhatCannotBeMappedOrPinnedIsSaid) {
+  EXPECT_THAT(std::string(table_->ImportFile(file_.get(), 0, 0).status().message()), HasSubstr("bytes 0"));
+  const auto closed = table_->ImportFile(-1, 0, 10);
+  EXPECT_EQ(closed.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(closed.status().message()), HasSubstr("cannot be mapped"));
+  world_.RefusePins(absl::ResourceExhaustedError("no more"));
+  EXPECT_EQ(table_->ImportFile(file_.get(), 0, 10).status().code(), absl::StatusCode::kResourceExhausted);
+  world_.RefusePins(absl::OkStatus());
+  EXPECT_TRUE(table_->ImportFile(file_.get(), 0, 10).ok());
 }
 
 }  // namespace

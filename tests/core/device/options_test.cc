@@ -167,11 +167,13 @@ TEST(PlanCheckTest, TensorsInDeviceMemoryAreForDevicesThatReadIt) {
   plan.num_tokens = 1;
   plan.gather.assign(4, GatherIndex::OfSlot(Slot(0)));
   plan.segments = {{.num_tokens = 1}};
-  plan.parts = {TensorPart{.num_tokens = 1, .memory = TensorMemory::kDevice, .output = tensor}};
-  EXPECT_TRUE(CheckPlan(GoodOptions(), 1, TensorMemory::kDevice, plan).ok());
-  const absl::Status refused = CheckPlan(GoodOptions(), 1, TensorMemory::kHost, plan);
-  EXPECT_EQ(refused.code(), absl::StatusCode::kInternal);
-  EXPECT_THAT(std::string(refused.message()), HasSubstr("plan: parts.memory = "));
+  for (const TensorMemory memory : {TensorMemory::kDevice, TensorMemory::kPinned}) {
+    plan.parts = {TensorPart{.num_tokens = 1, .memory = memory, .output = tensor}};
+    EXPECT_TRUE(CheckPlan(GoodOptions(), 1, TensorMemory::kDevice, plan).ok());
+    const absl::Status refused = CheckPlan(GoodOptions(), 1, TensorMemory::kHost, plan);
+    EXPECT_EQ(refused.code(), absl::StatusCode::kInternal);
+    EXPECT_THAT(std::string(refused.message()), HasSubstr("plan: parts.memory = "));
+  }
 }
 
 TEST(PlanCheckTest, ABadPlanLosesTheDevice) {

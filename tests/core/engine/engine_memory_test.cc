@@ -69,6 +69,27 @@ TEST(EngineMemory, AStepInReadyMemoryRunsAtOnceAndNamesItToTheDevice) {
   EXPECT_EQ(memory->WaitForAsks(1).size(), 1u);
 }
 
+TEST(EngineMemory, StepsInPinnedMemoryShareBatches) {
+  Harness h;
+  const SequenceId a = h.Open().sequence, b = h.Open().sequence, c = h.Open().sequence;
+  const auto memory = std::make_shared<FakeMemory>();
+  h.device->Hold();
+  const Answer<StepResult> first = h.Submit(h.Request(a, {1}));
+  h.device->WaitForBatches(1);
+  StepRequest pinned = InMemory(h, b, {1}, memory);
+  pinned.memory = TensorMemory::kPinned;
+  const Answer<StepResult> second = h.Submit(std::move(pinned));
+  const Answer<StepResult> third = h.Submit(h.Request(c, {1}));
+  h.device->Open();
+  for (const auto* step : {&first, &second, &third}) EXPECT_TRUE(step->Get().outcome.ok());
+  const auto ran = h.device->WaitForBatches(2);
+  ASSERT_EQ(ran.size(), 2u);
+  ASSERT_EQ(ran[1].parts.size(), 2u);
+  EXPECT_EQ(ran[1].parts[0].memory, TensorMemory::kPinned);
+  EXPECT_EQ(ran[1].parts[1].memory, TensorMemory::kHost);
+  EXPECT_EQ(ran[1].client_memory, std::vector<ClientMemory*>{memory.get()});
+}
+
 TEST(EngineMemory, AStepWaitsForItsMemoryWhileOthersRun) {
   Harness h;
   const SequenceId a = h.Open().sequence, b = h.Open().sequence;

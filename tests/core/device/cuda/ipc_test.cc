@@ -1,6 +1,9 @@
-// Memory of another process on a GPU: opened, read and written in place, and refused.
+// Memory of other processes that a GPU reads and writes by itself: on it, opened and refused, and in files.
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <array>
 #include <cstring>
@@ -8,6 +11,7 @@
 #include <string>
 #include <thread>
 
+#include "core/base/unique_fd.h"
 #include "tests/core/device/cuda/ipc_peer.h"
 #include "tests/core/device/cuda_fixture.h"
 #include "tests/core/device/stage_rig.h"
@@ -173,6 +177,90 @@ TEST_F(CudaIpcTest, TheDeviceOutlivesAClientThatDies) {
   EXPECT_TRUE(rig.device().Wait(rig.Start(batch)).ok());
   RigCarry other = rig.NewCarry();
   EXPECT_FALSE(rig.RunOne({.carry = &other, .first = 0, .count = 3}).empty());
+}
+
+// A file of memory, as a client beside the server has it.
+class SharedFile {
+ public:
+  SharedFile() { EXPECT_EQ(::posix_fallocate(fd_.get(), 0, kBytes), 0); }
+  int fd() const { return fd_.get(); }
+  void Put(uint64_t offset, const std::string& bytes) const {
+    EXPECT_EQ(::pwrite(fd(), bytes.data(), bytes.size(), static_cast<off_t>(offset)),
+              static_cast<ssize_t>(bytes.size()));
+  }
+  std::string Get(uint64_t offset, uint64_t bytes) const {
+    std::string out(bytes, '\0');
+    EXPECT_EQ(::pread(fd(), out.data(), bytes, static_cast<off_t>(offset)), static_cast<ssize_t>(bytes));
+    return out;
+  }
+
+ private:
+  const UniqueFd fd_{::memfd_create("tensors", MFD_CLOEXEC)};
+};
+
+TEST_F(CudaIpcTest, StepsInPagesOfAFileEqualStepsInTheHosts) {
+  StageRig rig = MakeRig();
+  const SharedFile file;
+  const uint64_t at = 4096 + 16, output = kBytes / 2;
+  const auto memory = rig.device().ImportFile(file.fd(), at, kBytes - at);
+  ASSERT_TRUE(memory.ok()) << memory.status();
+  RigCarry calm = rig.NewCarry(), shared = rig.NewCarry();
+  uint32_t first = 0;
+  for (const uint32_t count : {1u, 2u, 7u, 64u, 65u, 128u}) {
+    for (const DType output_dtype : {DType::kF32, DType::kBf16}) {
+      for (const DType input_dtype : {DType::kF32, DType::kBf16}) {
+        SCOPED_TRACE(::testing::Message() << count << " tokens");
+        RigFormat format;
+        format.input = input_dtype;
+        format.output = output_dtype;
+        format.kind = count % 3 == 0 ? OutputKind::kHighway : OutputKind::kDelta;
+        RigBatch wanted = rig.Make({{.carry = &calm, .first = first, .count = count}}, format);
+        ASSERT_TRUE(rig.device().Wait(rig.Start(wanted)).ok());
+        RigBatch batch = rig.Make({{.carry = &shared, .first = first, .count = count}}, format);
+        TensorPart& part = batch.plan.parts.at(0);
+        const bool in_place = input_dtype == output_dtype && count % 2 == 0;
+        file.Put(at, TextOf(batch.inputs.at(0)).substr(0, InputBytes(rig, part)));
+        part.memory = TensorMemory::kPinned;
+        part.input = (*memory)->data();
+        part.output = in_place ? (*memory)->data() : (*memory)->data() + output;
+        batch.plan.client_memory = {memory->get()};
+        ASSERT_TRUE(rig.device().Wait(rig.Start(batch)).ok());
+        const uint64_t bytes = part.num_tokens * rig.channels() * ByteSize(output_dtype);
+        EXPECT_EQ(file.Get(in_place ? at : at + output, bytes), TextOf(wanted.outputs.at(0)).substr(0, bytes));
+      }
+    }
+    first += count / 2;
+  }
+}
+
+TEST_F(CudaIpcTest, AFileThatIsCutAndClosedIsNoErrorOfTheDevices) {
+  StageRig rig = MakeRig();
+  auto file = std::make_unique<SharedFile>();
+  const auto memory = rig.device().ImportFile(file->fd(), 0, kBytes);
+  ASSERT_TRUE(memory.ok()) << memory.status();
+  for (const uint32_t count : {5u, 100u}) {
+    EXPECT_EQ(::ftruncate(file->fd(), 0), 0);
+    RigCarry carry = rig.NewCarry();
+    RigBatch batch = rig.Make({{.carry = &carry, .first = 0, .count = count}});
+    TensorPart& part = batch.plan.parts.at(0);
+    part.memory = TensorMemory::kPinned;
+    part.input = (*memory)->data();
+    part.output = (*memory)->data() + kBytes / 2;
+    batch.plan.client_memory = {memory->get()};
+    EXPECT_TRUE(rig.device().Wait(rig.Start(batch)).ok());
+  }
+  file = nullptr;
+  RigCarry other = rig.NewCarry();
+  EXPECT_FALSE(rig.RunOne({.carry = &other, .first = 0, .count = 3}).empty());
+}
+
+TEST_F(CudaIpcTest, WhatIsNotAllInAFileCannotBeHeld) {
+  StageRig rig = MakeRig();
+  const UniqueFd empty(::memfd_create("empty", MFD_CLOEXEC));
+  EXPECT_FALSE(rig.device().ImportFile(empty.get(), 0, kBytes).ok());
+  EXPECT_FALSE(rig.device().ImportFile(-1, 0, kBytes).ok());
+  RigCarry carry = rig.NewCarry();
+  EXPECT_FALSE(rig.RunOne({.carry = &carry, .first = 0, .count = 3}).empty());
 }
 
 }  // namespace
