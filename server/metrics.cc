@@ -239,6 +239,9 @@ std::vector<MetricFamily> CollectFamilies(const MetricsSnapshot& snapshot) {
             snapshot.taken_back.sequences);
   out.Gauge("pleiad_state_files_set_aside", "Files of --state-dir that this run could not take back and set aside",
             snapshot.taken_back.files_set_aside);
+  out.Gauge("pleiad_regions", "Regions that clients have attached", snapshot.regions.regions);
+  out.Gauge("pleiad_region_bytes", "Bytes of those regions", snapshot.regions.bytes);
+  out.Gauge("pleiad_region_pinned_bytes", "Bytes of files whose pages the device holds", snapshot.regions.pinned_bytes);
   AddSteps(snapshot, out);
   AddRows(snapshot, out);
   AddProcess(snapshot.process, out);

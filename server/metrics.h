@@ -14,6 +14,7 @@
 #include "server/certificate_files.h"
 #include "server/listener.h"
 #include "server/process_stats.h"
+#include "server/regions.h"
 #include "server/rpc_counters.h"
 #include "server/sequence_keeper.h"
 
@@ -45,6 +46,7 @@ struct MetricsSnapshot {
   AdmissionLimits in_flight_limits;
   uint32_t max_sequences = 0;
   TakenBack taken_back;  // from --state-dir
+  RegionTable::Stats regions;
   ProcessStats process;
 };
 

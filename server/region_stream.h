@@ -12,7 +12,9 @@ namespace pleiad {
 
 // Ends OK when the client half-closes; when it cancels; at bytes that are no AttachRegionsRequest or too many
 // (INVALID_ARGUMENT); or by End().
-class RegionStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>, public EndableStream {
+class RegionStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>,
+                           public EndableStream,
+                           public std::enable_shared_from_this<RegionStream> {
  public:
   // Starts reading. The result belongs to itself. The state has a region table.
   static RegionStream* Start(ServiceState* state, grpc::CallbackServerContext* context);
@@ -29,6 +31,8 @@ class RegionStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc
   RegionStream(ServiceState* state, grpc::CallbackServerContext* context)
       : state_(state), context_(context), client_(state->clients.NameOf(*context)) {}
 
+  // Attaches and answers; on the thread for that.
+  void Attach(const v1::AttachRegionsRequest& request) ABSL_LOCKS_EXCLUDED(mutex_);
   void Close(const Outcome& outcome) ABSL_LOCKS_EXCLUDED(mutex_);
 
   ServiceState* const state_;

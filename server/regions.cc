@@ -87,13 +87,13 @@ std::optional<Outcome> CheckFields(const v1::AttachRegionsRequest& request) {
   return std::nullopt;
 }
 
-// All of it is in memory, so that holding its pages takes no more of it.
-bool IsMemoryFile(int fd) {
+// The span is in memory, as far as can be seen, so that holding its pages takes no more of it. (Not hugetlbfs: its
+// pages are larger than what is counted, and it has no write.)
+bool IsInMemory(int fd, uint64_t offset, uint64_t bytes) {
   struct statfs system {};
-  struct stat file {};
-  if (::fstatfs(fd, &system) != 0 || ::fstat(fd, &file) != 0) return false;
-  const auto kind = static_cast<uint64_t>(system.f_type);
-  return (kind == TMPFS_MAGIC || kind == HUGETLBFS_MAGIC) && uint64_t{512} * file.st_blocks >= uint64_t(file.st_size);
+  if (::fstatfs(fd, &system) != 0 || static_cast<uint64_t>(system.f_type) != TMPFS_MAGIC) return false;
+  const off_t hole = ::lseek(fd, static_cast<off_t>(offset), SEEK_HOLE);
+  return hole >= 0 && static_cast<uint64_t>(hole) >= offset + bytes;
 }
 
 // The field that a refusal of the device begins with.
@@ -172,31 +172,21 @@ absl::StatusOr<std::unique_ptr<RegionTable>> RegionTable::Open(const std::string
   return std::unique_ptr<RegionTable>(new RegionTable(std::move(fd), shm_dir, limits));
 }
 
-std::shared_ptr<ClientMemory> RegionTable::Pin(int fd, const v1::AttachRegionsRequest& request, Engine* engine,
-                                               const std::string& client) {
-  if (!IsMemoryFile(fd)) return nullptr;
+std::shared_ptr<ClientMemory> RegionTable::Pin(const Region& region, Engine* engine, const std::string& client) {
+  if (engine == nullptr || !IsInMemory(region.fd(), region.file_offset(), region.bytes())) return nullptr;
   // Whole pages are held, at either end one more at most.
-  std::shared_ptr<void> counted = pinned_->Take(client, request.bytes());
+  std::shared_ptr<void> counted = pinned_->Take(client, region.bytes());
   if (counted == nullptr) return nullptr;
-  auto pages = engine->ImportFile(fd, request.offset(), request.bytes());
-  if (!pages.ok()) {
-    if (!absl::IsUnimplemented(pages.status()) && !told_unpinned_.test_and_set()) {
-      spdlog::warn(
-          "regions: the device cannot hold the pages of a client's file, so the CPU copies them (said once): {}",
-          pages.status().ToString());
-    }
-    return nullptr;
+  auto pages = engine->ImportFile(region.fd(), region.file_offset(), region.bytes(), std::move(counted));
+  if (pages.ok()) return *std::move(pages);
+  if (!absl::IsUnimplemented(pages.status()) && !told_unpinned_.test_and_set()) {
+    spdlog::warn("regions: the device cannot hold the pages of a client's file, so the CPU copies them (said once): {}",
+                 pages.status().ToString());
   }
-  struct Held {
-    std::shared_ptr<void> counted;
-    std::shared_ptr<ClientMemory> pages;  // goes first
-  };
-  const auto held = std::make_shared<Held>(Held{std::move(counted), *std::move(pages)});
-  return std::shared_ptr<ClientMemory>(held, held->pages.get());
+  return nullptr;
 }
 
-std::shared_ptr<const Region> RegionTable::OpenFile(const v1::AttachRegionsRequest& request, Engine* engine,
-                                                    const std::string& client, Outcome* why) {
+std::shared_ptr<Region> RegionTable::OpenFile(const v1::AttachRegionsRequest& request, Outcome* why) const {
   const std::string shown = absl::CHexEscape(request.path());
   UniqueFd fd = OpenBeneath(shm_dir_.get(), request.path());
   if (!fd.valid()) {
@@ -225,13 +215,10 @@ std::shared_ptr<const Region> RegionTable::OpenFile(const v1::AttachRegionsReque
                    absl::StrCat("must lie in the file, which has ", file.st_size, " bytes"));
     return nullptr;
   }
-  std::shared_ptr<ClientMemory> pages = Pin(fd.get(), request, engine, client);
-  return std::make_shared<Region>(std::move(fd), file.st_dev, file.st_ino, request.offset(), request.bytes(), copier_,
-                                  std::move(pages));
+  return std::make_shared<Region>(std::move(fd), file.st_dev, file.st_ino, request.offset(), request.bytes(), copier_);
 }
 
-std::shared_ptr<const Region> RegionTable::OpenMemory(const v1::AttachRegionsRequest& request, Engine* engine,
-                                                      Outcome* why) {
+std::shared_ptr<Region> RegionTable::OpenMemory(const v1::AttachRegionsRequest& request, Engine* engine, Outcome* why) {
   const auto memory = engine->ImportMemory({.memory = request.memory_handle(),
                                             .gpu_uuid = request.gpu_uuid(),
                                             .ready_event = request.ready_event(),
@@ -291,21 +278,28 @@ RegionTable::Attached RegionTable::Attach(const v1::AttachRegionsRequest& reques
                                           const std::string& client) {
   if (auto bad = CheckFields(request)) return {.outcome = *std::move(bad)};
   const bool is_file = request.kind() == v1::REGION_KIND_SHM_FILE;
-  {
-    // Opening costs the GPU's driver much.
+  if (!is_file) {
+    // Opening costs the GPU's driver more than a file costs.
     MutexLock lock(&mutex_);
     if (auto full = CheckRoom(nullptr, owner, client)) return {.outcome = *std::move(full)};
   }
   Outcome why;
-  std::shared_ptr<const Region> region =
-      is_file ? OpenFile(request, engine, client, &why) : OpenMemory(request, engine, &why);
+  const std::shared_ptr<Region> region = is_file ? OpenFile(request, &why) : OpenMemory(request, engine, &why);
   if (region == nullptr) return {.outcome = std::move(why)};
+  if (is_file) {
+    // So does holding pages: not for what will be refused.
+    {
+      MutexLock lock(&mutex_);
+      if (auto full = CheckRoom(region.get(), owner, client)) return {.outcome = *std::move(full)};
+    }
+    region->set_pages(Pin(*region, engine, client));
+  }
   MutexLock lock(&mutex_);
   if (auto full = CheckRoom(region.get(), owner, client)) return {.outcome = *std::move(full)};
   uint64_t id = ids_.Next();
   while (entries_.contains(id)) id = ids_.Next();
   bytes_ += region->bytes();
-  entries_.emplace(id, Entry{std::move(region), owner, client});
+  entries_.emplace(id, Entry{region, owner, client});
   return {.outcome = {}, .id = id};
 }
 

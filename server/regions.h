@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -24,6 +25,7 @@
 #include "core/engine/engine.h"
 #include "core/engine/failure.h"
 #include "pleiad/v1/ple.pb.h"
+#include "server/job_thread.h"
 #include "server/pinned_bytes.h"
 #include "server/region_copier.h"
 
@@ -35,9 +37,8 @@ class Region {
  public:
   explicit Region(std::shared_ptr<ClientMemory> memory) : memory_(std::move(memory)), bytes_(memory_->bytes()) {}
   Region(UniqueFd fd, dev_t device, ino_t inode, uint64_t file_offset, uint64_t bytes,
-         std::shared_ptr<RegionCopier> copier, std::shared_ptr<ClientMemory> pages)
-      : pages_(std::move(pages)),
-        fd_(std::move(fd)),
+         std::shared_ptr<RegionCopier> copier)
+      : fd_(std::move(fd)),
         device_(device),
         inode_(inode),
         file_offset_(file_offset),
@@ -49,6 +50,10 @@ class Region {
   const std::shared_ptr<ClientMemory>& memory() const { return memory_; }
   // Of a file that the device reads and writes by itself; else null.
   const std::shared_ptr<ClientMemory>& pages() const { return pages_; }
+  // Before others see the region.
+  void set_pages(std::shared_ptr<ClientMemory> pages) { pages_ = std::move(pages); }
+  int fd() const { return fd_.get(); }
+  uint64_t file_offset() const { return file_offset_; }
   // The file is as long as [offset, offset + bytes) needs now, which lies in the region. FailedPrecondition.
   absl::Status CheckFile(uint64_t offset, uint64_t bytes) const;
   // Fill `out` from byte `offset` on. FailedPrecondition: the file ends before.
@@ -65,7 +70,7 @@ class Region {
   absl::Status WritePart(uint64_t offset, absl::Span<const std::byte> from) const;
 
   const std::shared_ptr<ClientMemory> memory_;
-  const std::shared_ptr<ClientMemory> pages_;
+  std::shared_ptr<ClientMemory> pages_;
   const UniqueFd fd_;
   const dev_t device_ = 0;
   const ino_t inode_ = 0;
@@ -102,10 +107,13 @@ class RegionTable {
     Outcome outcome;
     uint64_t id = 0;
   };
-  // Blocks: device memory is opened by `engine`. `owner`: its stream; `client`: the name that its share of the limits
-  // goes by.
+  // Blocks, for seconds where pages of a large file are pinned: device memory is opened, and pages are held, by
+  // `engine`; null: there is none. `owner`: its stream, which attaches one at a time; `client`: the name that its share
+  // of the limits goes by.
   Attached Attach(const v1::AttachRegionsRequest& request, const void* owner, Engine* engine,
                   const std::string& client = "");
+  // Runs `job`, which attaches, on the table's thread.
+  void Run(std::function<void()> job) { jobs_.Run(std::move(job)); }
   // Steps that have found them keep them.
   void Detach(const void* owner);
 
@@ -134,14 +142,11 @@ class RegionTable {
   };
 
   // The region of a request that names device memory, or why there is none.
-  static std::shared_ptr<const Region> OpenMemory(const v1::AttachRegionsRequest& request, Engine* engine,
-                                                  Outcome* why);
-  // The same of one that names a file, whose pages the device holds where it can and there is room for them.
-  std::shared_ptr<const Region> OpenFile(const v1::AttachRegionsRequest& request, Engine* engine,
-                                         const std::string& client, Outcome* why) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Null where they are left to the CPU.
-  std::shared_ptr<ClientMemory> Pin(int fd, const v1::AttachRegionsRequest& request, Engine* engine,
-                                    const std::string& client) ABSL_LOCKS_EXCLUDED(mutex_);
+  static std::shared_ptr<Region> OpenMemory(const v1::AttachRegionsRequest& request, Engine* engine, Outcome* why);
+  // The same of one that names a file.
+  std::shared_ptr<Region> OpenFile(const v1::AttachRegionsRequest& request, Outcome* why) const;
+  // The pages of a file's region, where the device can hold them and there is room for that.
+  std::shared_ptr<ClientMemory> Pin(const Region& region, Engine* engine, const std::string& client);
   // Of one more region; null: of its count alone, before it is opened.
   std::optional<Outcome> CheckRoom(const Region* region, const void* owner, const std::string& client) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -157,6 +162,8 @@ class RegionTable {
   RandomIds ids_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<uint64_t, Entry> entries_ ABSL_GUARDED_BY(mutex_);
   uint64_t bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+
+  JobThread jobs_;
 };
 
 }  // namespace pleiad

@@ -238,12 +238,12 @@ MetricsSnapshot Server::Snapshot() const {
   snapshot.load_ratio = load_ratio_.load();
   {
     MutexLock lock(&stats_mutex_);
-    const Engine* const engine = engine_gone_ ? nullptr : state_.engine();
-    if (engine != nullptr) snapshot.engine = engine->stats();
+    if (!engine_gone_ && state_.engine() != nullptr) snapshot.engine = state_.engine()->stats();
     if (keeper_ != nullptr) snapshot.taken_back = keeper_->counts();
   }
   snapshot.rpcs = &state_.counters;
   snapshot.certificate = state_.certificate();
+  if (state_.regions() != nullptr) snapshot.regions = state_.regions()->stats();
   snapshot.in_flight = state_.admission.used();
   const ServiceLimits& limits = state_.limits();
   snapshot.in_flight_limits = {.requests = limits.inflight_requests, .bytes = limits.inflight_bytes};

@@ -30,14 +30,18 @@ bool NamesMemory(const v1::RegionRef& ref, const RegionAccess& access) {
   return region != nullptr && region->memory() != nullptr;
 }
 
-bool NamesPages(const v1::RegionRef& ref, const RegionAccess& access) {
-  const std::shared_ptr<const Region> region = RegionOf(ref, access);
-  if (region == nullptr || region->pages() == nullptr) return false;
-  return (reinterpret_cast<uintptr_t>(region->pages()->data()) + ref.offset()) % kDeviceAlignment == 0;
+bool Usable(const Region& region, uint64_t offset) {
+  return region.pages() != nullptr &&
+         (reinterpret_cast<uintptr_t>(region.pages()->data()) + offset) % kDeviceAlignment == 0;
 }
 
-// Both tensors, or the one of two that is not zeros. What lies in pages beside a tensor that is sent is copied.
-bool LiesInPages(const v1::ForwardRequest& request, const RegionAccess& access) {
+bool NamesPages(const v1::RegionRef& ref, const RegionAccess& access) {
+  const std::shared_ptr<const Region> region = RegionOf(ref, access);
+  return region != nullptr && Usable(*region, ref.offset());
+}
+
+// What lies in pages beside a tensor that is sent is copied.
+bool NamesPagesAlone(const v1::ForwardRequest& request, const RegionAccess& access) {
   if (request.mode() != v1::MODE_FORWARD) return false;
   const bool zeros = request.highway().source_case() == v1::Tensor::kZeros;
   if (!zeros && !(request.highway().has_region() && NamesPages(request.highway().region(), access))) return false;
@@ -59,7 +63,7 @@ uint64_t BytesBeside(const v1::ForwardRequest& request, const ServiceLimits& lim
   // Where one tensor lies in device memory the other does, or the step is refused.
   const bool in_memory = (request.highway().has_region() && NamesMemory(request.highway().region(), access)) ||
                          (request.output().has_region() && NamesMemory(request.output().region(), access));
-  if (!in_memory && !LiesInPages(request, access)) {
+  if (!in_memory && !NamesPagesAlone(request, access)) {
     bytes += OutputBytes(request, limits);
     if (request.highway().has_region() && !TakesItsPlace(request)) bytes += InputBytes(request, limits);
   }
@@ -177,6 +181,13 @@ void StepRegions::UseMemory(StepRequest* step) const {
   if (IsMemory(output_) && output_.region != input_.region) step->client_memory.push_back(output_.region->memory());
 }
 
+bool StepRegions::LiesInPages(const v1::ForwardRequest& request) const {
+  if (request.mode() != v1::MODE_FORWARD || output_.region == nullptr) return false;
+  const bool zeros = request.highway().source_case() == v1::Tensor::kZeros;
+  if (!zeros && (input_.region == nullptr || !Usable(*input_.region, input_.offset))) return false;
+  return Usable(*output_.region, output_.offset);
+}
+
 void StepRegions::UsePages(StepRequest* step) const {
   step->memory = TensorMemory::kPinned;
   if (input_.region != nullptr) {
@@ -219,7 +230,7 @@ std::optional<Outcome> StepRegions::Begin(const v1::ForwardRequest& request, con
     }
   }
   if (in_memory && request.mode() == v1::MODE_FORWARD) UseMemory(step);
-  in_pages_ = LiesInPages(request, access);
+  in_pages_ = LiesInPages(request);
   if (in_pages_) UsePages(step);
   if (input_.region == nullptr) return std::nullopt;
   step->input.source = StepInput::Source::kData;

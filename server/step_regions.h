@@ -64,6 +64,8 @@ class StepRegions {
   static std::byte* Address(const Span& span) { return span.region->memory()->data() + span.offset; }
   std::optional<Outcome> CheckMemory(const v1::ForwardRequest& request) const;
   void UseMemory(StepRequest* step) const;
+  // As NamesPagesAlone, of what was found: the stream may have detached it since.
+  bool LiesInPages(const v1::ForwardRequest& request) const;
   // The pages that the device finds the tensors of files in.
   void UsePages(StepRequest* step) const;
   static std::byte* PageAddress(const Span& span) { return span.region->pages()->data() + span.offset; }

@@ -65,7 +65,7 @@ absl::StatusOr<std::shared_ptr<ClientMemory>> Device::Import(const ClientMemoryH
   return absl::UnimplementedError(absl::StrCat("device ", info().name, ": has no memory that clients can share"));
 }
 
-absl::StatusOr<std::shared_ptr<ClientMemory>> Device::ImportFile(int, uint64_t, uint64_t) {
+absl::StatusOr<std::shared_ptr<ClientMemory>> Device::ImportFile(int, uint64_t, uint64_t, std::shared_ptr<void>) {
   return absl::UnimplementedError(absl::StrCat("device ", info().name, ": reads no files of clients"));
 }
 

@@ -116,8 +116,10 @@ class Device {
   virtual absl::StatusOr<std::shared_ptr<ClientMemory>> Import(const ClientMemoryHandles& handles);
   // Holds the pages that bytes [offset, offset + bytes) of a file of memory have now, for parts of kPinned; what
   // becomes of the file does not matter to the device. `fd` stays the caller's, readable and writable. Blocks and
-  // outlives as Import does. FailedPrecondition, ResourceExhausted; Unimplemented where the CPU does the work.
-  virtual absl::StatusOr<std::shared_ptr<ClientMemory>> ImportFile(int fd, uint64_t offset, uint64_t bytes);
+  // outlives as Import does. `until_released` is let go of when the
+  // pages are. FailedPrecondition, ResourceExhausted; Unimplemented where the CPU does the work.
+  virtual absl::StatusOr<std::shared_ptr<ClientMemory>> ImportFile(int fd, uint64_t offset, uint64_t bytes,
+                                                                   std::shared_ptr<void> until_released);
 
   virtual absl::StatusOr<Ticket> Run(const BatchPlan& plan) = 0;
   virtual absl::StatusOr<Ticket> ReadCarry(const CarryRead& read) = 0;

@@ -40,7 +40,9 @@ class ImportTable::Part final : public ClientMemory {
         bytes_(handles.bytes),
         ready_(ready),
         done_(done) {}
-  ~Part() override { table_->CloseLater({.memory = handle_, .ready = ready_, .done = done_, .pages = {}}); }
+  ~Part() override {
+    table_->CloseLater({.memory = handle_, .ready = ready_, .done = done_, .pages = {}, .until_released = nullptr});
+  }
 
   std::byte* data() const override { return data_; }
   uint64_t bytes() const override { return bytes_; }
@@ -59,9 +61,20 @@ class ImportTable::Part final : public ClientMemory {
 // The CPU never touches them: past the end of a file that was cut short that would be a signal.
 class ImportTable::FilePages final : public ClientMemory {
  public:
-  FilePages(std::shared_ptr<ImportTable> table, absl::Span<std::byte> pages, std::byte* data, uint64_t bytes)
-      : table_(std::move(table)), pages_(pages), data_(data), bytes_(bytes) {}
-  ~FilePages() override { table_->CloseLater({.memory = {}, .ready = nullptr, .done = nullptr, .pages = pages_}); }
+  FilePages(std::shared_ptr<ImportTable> table, absl::Span<std::byte> pages, std::byte* data, uint64_t bytes,
+            std::shared_ptr<void> until_released)
+      : table_(std::move(table)),
+        pages_(pages),
+        data_(data),
+        bytes_(bytes),
+        until_released_(std::move(until_released)) {}
+  ~FilePages() override {
+    table_->CloseLater({.memory = {},
+                        .ready = nullptr,
+                        .done = nullptr,
+                        .pages = pages_,
+                        .until_released = std::move(until_released_)});
+  }
 
   std::byte* data() const override { return data_; }
   uint64_t bytes() const override { return bytes_; }
@@ -73,6 +86,7 @@ class ImportTable::FilePages final : public ClientMemory {
   const absl::Span<std::byte> pages_;
   std::byte* const data_;
   const uint64_t bytes_;
+  std::shared_ptr<void> until_released_;
 };
 
 std::shared_ptr<ImportTable> ImportTable::Create(std::unique_ptr<IpcDriver> driver) {
@@ -124,7 +138,8 @@ absl::StatusOr<std::shared_ptr<ClientMemory>> ImportTable::Import(const ClientMe
   return std::make_shared<Part>(shared_from_this(), handles, allocation.data + handles.offset, events[0], events[1]);
 }
 
-absl::StatusOr<std::shared_ptr<ClientMemory>> ImportTable::ImportFile(int fd, uint64_t offset, uint64_t bytes) {
+absl::StatusOr<std::shared_ptr<ClientMemory>> ImportTable::ImportFile(int fd, uint64_t offset, uint64_t bytes,
+                                                                      std::shared_ptr<void> until_released) {
   if (bytes == 0) return Bad("bytes", "0", "must be positive");
   const uint64_t before = offset % static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
   void* const begin =
@@ -138,7 +153,8 @@ absl::StatusOr<std::shared_ptr<ClientMemory>> ImportTable::ImportFile(int fd, ui
     ::munmap(begin, pages.size());
     return status;
   }
-  return std::make_shared<FilePages>(shared_from_this(), pages, pages.data() + before, bytes);
+  return std::make_shared<FilePages>(shared_from_this(), pages, pages.data() + before, bytes,
+                                     std::move(until_released));
 }
 
 absl::StatusOr<IpcDriver::Allocation> ImportTable::Open(const std::string& handle) {
@@ -188,8 +204,7 @@ void ImportTable::CloseLoop() {
     }
     MutexLock lock(&driver_mutex_);
     if (!next.pages.empty()) {
-      driver_->Unpin(next.pages.data());
-      ::munmap(next.pages.data(), next.pages.size());
+      if (driver_->Unpin(next.pages.data())) ::munmap(next.pages.data(), next.pages.size());
       continue;
     }
     driver_->CloseEvent(next.ready);

@@ -42,7 +42,8 @@ class IpcDriver {
   // Holds the pages that [data, data + bytes) of the host's memory has now, whatever becomes of what they belong to,
   // and lets the device reach them at these addresses. FailedPrecondition, ResourceExhausted.
   virtual absl::Status Pin(std::byte* data, uint64_t bytes) = 0;
-  virtual void Unpin(std::byte* data) = 0;
+  // False: they may still be held, and must stay mapped.
+  virtual bool Unpin(std::byte* data) = 0;
 };
 
 // Thread-safe. An allocation is open once, however many of its parts are imported, and closed on a thread of the
@@ -58,7 +59,8 @@ class ImportTable : public std::enable_shared_from_this<ImportTable> {
   // As Device::Import.
   absl::StatusOr<std::shared_ptr<ClientMemory>> Import(const ClientMemoryHandles& handles);
   // As Device::ImportFile.
-  absl::StatusOr<std::shared_ptr<ClientMemory>> ImportFile(int fd, uint64_t offset, uint64_t bytes);
+  absl::StatusOr<std::shared_ptr<ClientMemory>> ImportFile(int fd, uint64_t offset, uint64_t bytes,
+                                                           std::shared_ptr<void> until_released);
 
   // Blocks until nothing waits to be closed.
   void WaitUntilClosed();
@@ -75,6 +77,7 @@ class ImportTable : public std::enable_shared_from_this<ImportTable> {
     void* ready = nullptr;
     void* done = nullptr;
     absl::Span<std::byte> pages;  // instead: what is mapped of a file
+    std::shared_ptr<void> until_released;
   };
 
   explicit ImportTable(std::unique_ptr<IpcDriver> driver);

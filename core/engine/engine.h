@@ -200,7 +200,8 @@ class Engine {
 
   // Device::Import and Device::ImportFile; the only calls that block, for as long as opening takes.
   virtual absl::StatusOr<std::shared_ptr<ClientMemory>> ImportMemory(const ClientMemoryHandles& handles) = 0;
-  virtual absl::StatusOr<std::shared_ptr<ClientMemory>> ImportFile(int fd, uint64_t offset, uint64_t bytes) = 0;
+  virtual absl::StatusOr<std::shared_ptr<ClientMemory>> ImportFile(int fd, uint64_t offset, uint64_t bytes,
+                                                                   std::shared_ptr<void> until_released) = 0;
 
   virtual void Open(OpenRequest request, std::function<void(OpenResult)> done) = 0;
   // Joins the queues of all its carries before it returns.

@@ -44,8 +44,9 @@ class EngineImpl : public Engine {
   absl::StatusOr<std::shared_ptr<ClientMemory>> ImportMemory(const ClientMemoryHandles& handles) override {
     return device_->Import(handles);
   }
-  absl::StatusOr<std::shared_ptr<ClientMemory>> ImportFile(int fd, uint64_t offset, uint64_t bytes) override {
-    return device_->ImportFile(fd, offset, bytes);
+  absl::StatusOr<std::shared_ptr<ClientMemory>> ImportFile(int fd, uint64_t offset, uint64_t bytes,
+                                                           std::shared_ptr<void> until_released) override {
+    return device_->ImportFile(fd, offset, bytes, std::move(until_released));
   }
   void Open(OpenRequest request, std::function<void(OpenResult)> done) override;
   StepId Submit(StepRequest request, std::function<void(StepResult)> done) override;

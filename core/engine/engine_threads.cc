@@ -154,7 +154,7 @@ void EngineImpl::Deliver(std::vector<OpPtr>& steps) {
   std::erase_if(steps, [this](const OpPtr& op) {
     auto step = std::static_pointer_cast<StepOp>(op);
     if (step->output == nullptr || !step->request.output.deliver) return false;
-    if (step->output_bytes <= kDeliveredHere) {
+    if (step->output_bytes <= kDeliveredHere || step->request.memory != TensorMemory::kHost) {
       step->undelivered = step->request.output.deliver();
       return false;
     }

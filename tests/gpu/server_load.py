@@ -6,10 +6,12 @@ round trip.
 """
 import json
 import pathlib
+import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 
 import numpy as np
@@ -71,27 +73,62 @@ def load_table(report, server, steps):
                      f"; {batches:.0f} batches, {graphs:.0f} as graphs, {1e6 * busy / max(1, batches):.0f} us of the device each")
 
 
+REGION_STEPS = ((64, 1), (1, 512), (1, 2048))
+
+
 def region_table(report, folder, device, steps):
     """The same tensors inline and in files of memory, copied by the CPU and held by the device: the outputs must agree."""
+    if shutil.disk_usage("/dev/shm").free < 1 << 30:
+        report.line("  skipped: regions, for want of 1 GiB in /dev/shm")
+        return
     report.line("  one request at a time, inline and in files of memory; us a request")
     report.line(f"  {'tensors':<22} {'step':<10} {'p50':>8} {'p99':>8} {'queue':>7} {'resolve':>8} {'device':>8}")
+    sums = {step: set() for step in REGION_STEPS}
     with tempfile.TemporaryDirectory(prefix="pleiad-load-", dir="/dev/shm") as shm:
-        region_flags = ["--allow-client-regions", "--shm-dir", shm, "--batch-invariant"]
-        for sequences, tokens in ((64, 1), (1, 512), (1, 2048)):
-            sums = {}
-            for name, held, bench_flags in (("inline", "0", []), ("file, copied", "0", ["--transport", "shm", "--shm-dir", shm]),
-                                            ("file, held", "16GiB", ["--transport", "shm", "--shm-dir", shm])):
-                with Server(folder, "--device", device, "--table", "resident", "--shm-pinned-bytes", held, *region_flags) as server:
-                    count = steps if tokens == 1 else max(10, steps // 10)
-                    result = bench(server, ["--sequences", sequences, "--sequences-per-request", sequences, "--tokens-per-step", tokens,
-                                            "--steps", count, "--warmup", 3, *bench_flags])
-                load = result["loads"][0]
-                sums[name] = (result["checksum"], result["input_checksum"])
-                report.figures.setdefault("regions", []).append({"tensors": name, "sequences": sequences, "tokens": tokens, "bench": load})
-                latency = load["latency_us"]
-                report.line(f"  {name:<22} {f'{sequences} x {tokens}':<10} {latency['p50']:>8.0f} {latency['p99']:>8.0f} "
-                            f"{load['mean_queue_us']:>7.0f} {load['mean_resolve_us']:>8.0f} {load['mean_device_us']:>8.0f}")
-            report.check(len(set(sums.values())) == 1, f"{sequences} x {tokens}: the same outputs each way")
+        in_files = ["--transport", "shm", "--shm-dir", shm]
+        for held, loads in (("0", (("inline", []), ("file, copied", in_files))), ("16GiB", (("file, held", in_files),))):
+            with Server(folder, "--device", device, "--table", "resident", "--shm-pinned-bytes", held, "--allow-client-regions",
+                        "--shm-dir", shm, "--batch-invariant") as server:
+                for sequences, tokens in REGION_STEPS:
+                    for name, flags in loads:
+                        count = steps if tokens == 1 else max(10, steps // 10)
+                        most_held = Peak(server, "pleiad_region_pinned_bytes")
+                        with most_held:
+                            result = bench(server, ["--sequences", sequences, "--sequences-per-request", sequences, "--tokens-per-step",
+                                                    tokens, "--steps", count, "--warmup", 3, *flags])
+                        load = result["loads"][0]
+                        sums[sequences, tokens].add((result["checksum"], result["input_checksum"]))
+                        report.figures.setdefault("regions", []).append(
+                            {"tensors": name, "sequences": sequences, "tokens": tokens, "bench": load, "held_bytes": most_held.value})
+                        latency = load["latency_us"]
+                        report.line(f"  {name:<22} {f'{sequences} x {tokens}':<10} {latency['p50']:>8.0f} {latency['p99']:>8.0f} "
+                                    f"{load['mean_queue_us']:>7.0f} {load['mean_resolve_us']:>8.0f} {load['mean_device_us']:>8.0f}")
+                        if device == "cuda" or name != "file, held":
+                            report.check((most_held.value > 0) == (name == "file, held"), f"{most_held.value:.0f} bytes were held")
+    for (sequences, tokens), seen in sums.items():
+        report.check(len(seen) == 1, f"{sequences} x {tokens}: the same outputs each way")
+
+
+class Peak:
+    """The highest value that a metric is seen to have inside."""
+
+    def __init__(self, server, metric):
+        self.value = 0.0
+        self._server, self._metric, self._over = server, metric, threading.Event()
+        self._thread = threading.Thread(target=self._watch)
+
+    def _watch(self):
+        while not self._over.is_set():
+            self.value = max(self.value, self._server.metrics()[self._metric])
+            self._over.wait(0.02)
+
+    def __enter__(self):
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self._over.set()
+        self._thread.join()
 
 
 class Steps:

@@ -133,9 +133,11 @@ absl::StatusOr<std::shared_ptr<ClientMemory>> FakeEngine::ImportMemory(const Cli
   return from == nullptr ? absl::UnimplementedError("device fake: no memory") : from->Import(handles);
 }
 
-absl::StatusOr<std::shared_ptr<ClientMemory>> FakeEngine::ImportFile(int fd, uint64_t offset, uint64_t bytes) {
+absl::StatusOr<std::shared_ptr<ClientMemory>> FakeEngine::ImportFile(int fd, uint64_t offset, uint64_t bytes,
+                                                                     std::shared_ptr<void> until_released) {
   const std::shared_ptr<ImportTable> from = imports();
-  return from == nullptr ? absl::UnimplementedError("device fake: no files") : from->ImportFile(fd, offset, bytes);
+  if (from == nullptr) return absl::UnimplementedError("device fake: no files");
+  return from->ImportFile(fd, offset, bytes, std::move(until_released));
 }
 
 void FakeEngine::SetImports(std::shared_ptr<ImportTable> imports) {

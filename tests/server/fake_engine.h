@@ -77,7 +77,8 @@ class FakeEngine final : public Engine {
   const DeviceInfo& device_info() const override { return device_; }
   const char* table_mode() const override { return "resident"; }
   absl::StatusOr<std::shared_ptr<ClientMemory>> ImportMemory(const ClientMemoryHandles& handles) override;
-  absl::StatusOr<std::shared_ptr<ClientMemory>> ImportFile(int fd, uint64_t offset, uint64_t bytes) override;
+  absl::StatusOr<std::shared_ptr<ClientMemory>> ImportFile(int fd, uint64_t offset, uint64_t bytes,
+                                                           std::shared_ptr<void> until_released) override;
   void Open(OpenRequest request, std::function<void(OpenResult)> done) override;
   StepId Submit(StepRequest request, std::function<void(StepResult)> done) override;
   void Cancel(StepId step) override;

@@ -23,6 +23,7 @@ MetricsSnapshot Example(const RpcCounters* counters) {
   snapshot.in_flight_limits = {.requests = 11, .bytes = 13};
   snapshot.max_sequences = 17;
   snapshot.taken_back = {.sequences = 19, .files_set_aside = 1};
+  snapshot.regions = {.regions = 23, .bytes = 29, .pinned_bytes = 31};
   snapshot.load_ratio = 0.5;
   snapshot.rpcs = counters;
   snapshot.engine.tokens = {42};
@@ -64,6 +65,9 @@ TEST(Metrics, AreExactlyThoseOfTheContract) {
                                        "pleiad_sequences_limit",
                                        "pleiad_state_sequences_taken_back",
                                        "pleiad_state_files_set_aside",
+                                       "pleiad_regions",
+                                       "pleiad_region_bytes",
+                                       "pleiad_region_pinned_bytes",
                                        "pleiad_draining",
                                        "pleiad_step_phase_seconds",
                                        "pleiad_row_lookups_total",
@@ -145,6 +149,9 @@ TEST(Metrics, CarryLabelsAndValues) {
                            "pleiad_sequences_limit 17\n",
                            "pleiad_state_sequences_taken_back 19\n",
                            "pleiad_state_files_set_aside 1\n",
+                           "pleiad_regions 23\n",
+                           "pleiad_region_bytes 29\n",
+                           "pleiad_region_pinned_bytes 31\n",
                            "pleiad_load_ratio 0.5\n"}) {
     EXPECT_THAT(text, HasSubstr(line));
   }

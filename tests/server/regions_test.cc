@@ -274,7 +274,7 @@ TEST_F(RegionTableTest, ARegionOutlivesItsFilesNameAndItsStreamWhileSomebodyHold
 
 class HeldFilesTest : public ::testing::Test {
  protected:
-  HeldFilesTest() { engine_.SetImports(ImportTable::Create(world_.Driver())); }
+  HeldFilesTest() { engine_.SetImports(imports_); }
 
   void MakeFile(const std::string& name, uint64_t bytes) const {
     std::ofstream(dir_ / name, std::ios::binary) << std::string(bytes, 'x');
@@ -298,6 +298,7 @@ class HeldFilesTest : public ::testing::Test {
   }
 
   testing::FakeIpcWorld world_;
+  const std::shared_ptr<ImportTable> imports_ = ImportTable::Create(world_.Driver());
   testing::TempDir dir_{"/dev/shm"};
   FakeEngine engine_{FakeEngine::Mode::kAnswerAtOnce};
 };
@@ -315,10 +316,23 @@ TEST_F(HeldFilesTest, WhatIsHeldIsBoundedAndComesBack) {
   EXPECT_EQ(table->stats().pinned_bytes, 36'000u);
   EXPECT_EQ(world_.PinnedBytes(), 36'000u);
   table->Detach(&streams[0]);
+  imports_->WaitUntilClosed();
   EXPECT_EQ(table->stats().pinned_bytes, 24'000u);
   EXPECT_TRUE(Holds(*table, File("d", 12'000), "x", &streams[0]));
   for (const int& stream : streams) table->Detach(&stream);
+  imports_->WaitUntilClosed();
   EXPECT_EQ(table->stats().pinned_bytes, 0u);
+}
+
+TEST_F(HeldFilesTest, WhatIsRefusedIsNotHeldFirst) {
+  const auto table = Open(1 << 20);
+  MakeFile("a", 12'000);
+  EXPECT_TRUE(Holds(*table, File("a", 12'000)));
+  const uint64_t pins = world_.PinsBegun();
+  for (int i = 0; i < 10; ++i) {
+    EXPECT_THAT(table->Attach(File("a", 12'000), nullptr, &engine_).outcome.message, HasSubstr("overlaps"));
+  }
+  EXPECT_EQ(world_.PinsBegun(), pins);
 }
 
 TEST_F(HeldFilesTest, AStepThatUsesThemCountsThemAfterTheStream) {
@@ -329,6 +343,7 @@ TEST_F(HeldFilesTest, AStepThatUsesThemCountsThemAfterTheStream) {
   table->Detach(this);
   EXPECT_EQ(table->stats().pinned_bytes, 12'000u);
   used = nullptr;
+  imports_->WaitUntilClosed();
   EXPECT_EQ(table->stats().pinned_bytes, 0u);
 }
 
@@ -337,7 +352,11 @@ TEST_F(HeldFilesTest, WhatIsNotAllInMemoryIsCopied) {
   MakeFile("a", 12'000);
   std::ofstream(dir_ / "sparse").put('s');
   std::filesystem::resize_file(dir_ / "sparse", 100'000);
-  EXPECT_FALSE(Holds(*table, File("sparse", 10)));
+  EXPECT_FALSE(Holds(*table, File("sparse", 100'000)));
+  const UniqueFd beyond(::open((dir_ / "beyond").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+  ASSERT_EQ(::ftruncate(beyond.get(), 12'000), 0);
+  ASSERT_EQ(::fallocate(beyond.get(), FALLOC_FL_KEEP_SIZE, 1 << 16, 1 << 16), 0);
+  EXPECT_FALSE(Holds(*table, File("beyond", 12'000))) << "it has blocks enough, elsewhere";
   EXPECT_FALSE(Holds(*Open(0), File("a", 12'000))) << "--shm-pinned-bytes 0";
   world_.RefusePins(absl::ResourceExhaustedError("the driver has no more"));
   EXPECT_FALSE(Holds(*table, File("a", 100), "", &world_));

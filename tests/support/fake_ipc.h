@@ -89,6 +89,25 @@ class FakeIpcWorld {
     for (const auto& [data, size] : pinned_) bytes += size;
     return bytes;
   }
+  // Called before something is unpinned.
+  void BeforeUnpins(std::function<void()> act) {
+    MutexLock lock(&mutex_);
+    before_unpin_ = std::move(act);
+  }
+  // While held, Pin blocks.
+  void HoldPins(bool hold) {
+    MutexLock lock(&mutex_);
+    pins_held_ = hold;
+    changed_.NotifyAll();
+  }
+  void WaitForPins(uint64_t begun) {
+    MutexLock lock(&mutex_);
+    while (pins_begun_ < begun) changed_.Wait(&mutex_);
+  }
+  uint64_t PinsBegun() const {
+    MutexLock lock(&mutex_);
+    return pins_begun_;
+  }
   // Called after each batch that is waited for.
   void AfterBatches(std::function<void()> act) {
     MutexLock lock(&mutex_);
@@ -152,12 +171,16 @@ class FakeIpcWorld {
     }
     absl::Status Pin(std::byte* data, uint64_t bytes) override {
       MutexLock lock(&world_->mutex_);
+      ++world_->pins_begun_;
+      world_->changed_.NotifyAll();
+      while (world_->pins_held_) world_->changed_.Wait(&world_->mutex_);
       if (world_->pins_refused_.ok()) world_->pinned_[data] = bytes;
       return world_->pins_refused_;
     }
-    void Unpin(std::byte* data) override {
+    bool Unpin(std::byte* data) override {
       MutexLock lock(&world_->mutex_);
-      world_->pinned_.erase(data);
+      if (world_->before_unpin_) world_->before_unpin_();
+      return world_->pinned_.erase(data) == 1;
     }
 
    private:
@@ -173,6 +196,9 @@ class FakeIpcWorld {
   std::map<std::byte*, uint64_t> pinned_ ABSL_GUARDED_BY(mutex_);
   absl::Status pins_refused_ ABSL_GUARDED_BY(mutex_);
   std::function<void()> after_batch_ ABSL_GUARDED_BY(mutex_);
+  std::function<void()> before_unpin_ ABSL_GUARDED_BY(mutex_);
+  bool pins_held_ ABSL_GUARDED_BY(mutex_) = false;
+  uint64_t pins_begun_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
 // Handles of `bytes` at `offset` of the allocation `name`, with events name.ready and name.done.
@@ -202,13 +228,14 @@ class SharingDevice final : public Device {
   absl::StatusOr<std::shared_ptr<ClientMemory>> Import(const ClientMemoryHandles& handles) override {
     return imports_->Import(handles);
   }
-  absl::StatusOr<std::shared_ptr<ClientMemory>> ImportFile(int fd, uint64_t offset, uint64_t bytes) override {
-    absl::StatusOr<std::shared_ptr<ClientMemory>> pages = inner_->ImportFile(fd, offset, bytes);
+  absl::StatusOr<std::shared_ptr<ClientMemory>> ImportFile(int fd, uint64_t offset, uint64_t bytes,
+                                                           std::shared_ptr<void> until_released) override {
+    absl::StatusOr<std::shared_ptr<ClientMemory>> pages = inner_->ImportFile(fd, offset, bytes, until_released);
     if (!absl::IsUnimplemented(pages.status())) {
       inner_holds_ = true;
       return pages;
     }
-    return imports_->ImportFile(fd, offset, bytes);
+    return imports_->ImportFile(fd, offset, bytes, std::move(until_released));
   }
   absl::StatusOr<Ticket> Run(const BatchPlan& plan) override {
     BatchPlan here = plan;

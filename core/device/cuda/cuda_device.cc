@@ -142,9 +142,10 @@ absl::StatusOr<std::shared_ptr<ClientMemory>> CudaDevice::Import(const ClientMem
   return imports_->Import(handles);
 }
 
-absl::StatusOr<std::shared_ptr<ClientMemory>> CudaDevice::ImportFile(int fd, uint64_t offset, uint64_t bytes) {
-  if (imports_ == nullptr) return Device::ImportFile(fd, offset, bytes);
-  return imports_->ImportFile(fd, offset, bytes);
+absl::StatusOr<std::shared_ptr<ClientMemory>> CudaDevice::ImportFile(int fd, uint64_t offset, uint64_t bytes,
+                                                                     std::shared_ptr<void> until_released) {
+  if (imports_ == nullptr) return Device::ImportFile(fd, offset, bytes, std::move(until_released));
+  return imports_->ImportFile(fd, offset, bytes, std::move(until_released));
 }
 
 void CudaDevice::RecordDone(const BatchPlan& plan) const {

@@ -40,7 +40,8 @@ class CudaDevice : public Device {
   StagingView staging() const override;
   absl::Status WriteArena(Slot first, absl::Span<const std::byte> rows) override;
   absl::StatusOr<std::shared_ptr<ClientMemory>> Import(const ClientMemoryHandles& handles) override;
-  absl::StatusOr<std::shared_ptr<ClientMemory>> ImportFile(int fd, uint64_t offset, uint64_t bytes) override;
+  absl::StatusOr<std::shared_ptr<ClientMemory>> ImportFile(int fd, uint64_t offset, uint64_t bytes,
+                                                           std::shared_ptr<void> until_released) override;
   absl::StatusOr<Ticket> Run(const BatchPlan& plan) override ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<Ticket> ReadCarry(const CarryRead& read) override ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<Ticket> WriteCarry(const CarryWrite& write) override ABSL_LOCKS_EXCLUDED(mutex_);

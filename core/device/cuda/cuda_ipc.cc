@@ -46,12 +46,21 @@ absl::StatusOr<std::unique_ptr<CudaIpc>> CudaIpc::Create(int ordinal) {
   if (found != cudaDriverEntryPointSuccess || address_range == nullptr) {
     return absl::UnimplementedError("this driver has no cuMemGetAddressRange");
   }
+  int host_page_tables = 0;
+  PLEIAD_RETURN_IF_ERROR(
+      ToStatus(cudaDeviceGetAttribute(&host_page_tables, cudaDevAttrPageableMemoryAccessUsesHostPageTables, ordinal),
+               "cudaDeviceGetAttribute"));
   PLEIAD_ASSIGN_OR_RETURN(Stream stream, MakeStream(StreamPriority::kNormal));
-  return std::unique_ptr<CudaIpc>(new CudaIpc(ordinal, std::move(uuid), address_range, std::move(stream)));
+  return std::unique_ptr<CudaIpc>(
+      new CudaIpc(ordinal, std::move(uuid), address_range, host_page_tables != 0, std::move(stream)));
 }
 
-CudaIpc::CudaIpc(int ordinal, std::string gpu_uuid, void* address_range, Stream stream)
-    : ordinal_(ordinal), gpu_uuid_(std::move(gpu_uuid)), address_range_(address_range), stream_(std::move(stream)) {}
+CudaIpc::CudaIpc(int ordinal, std::string gpu_uuid, void* address_range, bool host_page_tables, Stream stream)
+    : ordinal_(ordinal),
+      gpu_uuid_(std::move(gpu_uuid)),
+      address_range_(address_range),
+      host_page_tables_(host_page_tables),
+      stream_(std::move(stream)) {}
 
 absl::Status CudaIpc::UseGpu() const { return ToStatus(cudaSetDevice(ordinal_), "cudaSetDevice"); }
 
@@ -118,6 +127,8 @@ absl::StatusOr<bool> CudaIpc::IsDone(void* event) {
 
 absl::Status CudaIpc::Pin(std::byte* data, uint64_t bytes) {
   PLEIAD_RETURN_IF_ERROR(UseGpu());
+  // Past the end of a file that was cut short such a GPU would meet a fault.
+  if (host_page_tables_) return absl::FailedPreconditionError("the GPU reads memory of the host by the host's tables");
   const absl::Status pinned = Theirs(cudaHostRegister(data, bytes, cudaHostRegisterMapped), "cudaHostRegister");
   if (absl::IsResourceExhausted(pinned)) return pinned;
   if (!pinned.ok()) return absl::FailedPreconditionError(pinned.message());
@@ -129,8 +140,11 @@ absl::Status CudaIpc::Pin(std::byte* data, uint64_t bytes) {
                                                    : status.message());
 }
 
-void CudaIpc::Unpin(std::byte* data) {
-  if (UseGpu().ok() && cudaHostUnregister(data) != cudaSuccess) cudaGetLastError();
+bool CudaIpc::Unpin(std::byte* data) {
+  if (!UseGpu().ok()) return false;
+  if (cudaHostUnregister(data) == cudaSuccess) return true;
+  cudaGetLastError();
+  return false;
 }
 
 }  // namespace pleiad::cuda

@@ -28,10 +28,10 @@ class CudaIpc final : public IpcDriver {
   void CloseEvent(void* event) override;
   absl::StatusOr<bool> IsDone(void* event) override;
   absl::Status Pin(std::byte* data, uint64_t bytes) override;
-  void Unpin(std::byte* data) override;
+  bool Unpin(std::byte* data) override;
 
  private:
-  CudaIpc(int ordinal, std::string gpu_uuid, void* address_range, Stream stream);
+  CudaIpc(int ordinal, std::string gpu_uuid, void* address_range, bool host_page_tables, Stream stream);
 
   absl::Status UseGpu() const;
   absl::StatusOr<Allocation> Examine(std::byte* data) const;
@@ -39,7 +39,8 @@ class CudaIpc final : public IpcDriver {
   const int ordinal_;
   const std::string gpu_uuid_;
   void* const address_range_;  // cuMemGetAddressRange
-  const Stream stream_;        // where events are tried
+  const bool host_page_tables_;
+  const Stream stream_;  // where events are tried
 };
 
 }  // namespace pleiad::cuda

@@ -140,7 +140,7 @@ TEST_F(ImportTableTest, RefusalsNameTheFieldAndLeaveNothingOpen) {
 
 class ImportFileTest : public ImportTableTest {
  protected:
-  static constexpr uint64_t kFileBytes = 3 * 4096 + 100;
+  static constexpr uint64_t kFileBytes = 3 * 4096 + 100;  // with pages of 4 KiB
 
   ImportFileTest() { EXPECT_EQ(::ftruncate(file_.get(), kFileBytes), 0); }
 
@@ -153,8 +153,8 @@ class ImportFileTest : public ImportTableTest {
 };
 
 TEST_F(ImportFileTest, ItsPagesArePinnedUntilNobodyHasThem) {
-  auto whole = table_->ImportFile(file_.get(), 0, kFileBytes);
-  auto part = table_->ImportFile(file_.get(), 5000, 4000);
+  auto whole = table_->ImportFile(file_.get(), 0, kFileBytes, nullptr);
+  auto part = table_->ImportFile(file_.get(), 5000, 4000, nullptr);
   ASSERT_TRUE(whole.ok() && part.ok()) << whole.status() << part.status();
   EXPECT_EQ(world_.PinnedBytes(), kFileBytes + (5000 - 4096) + 4000);
   Put(5000, "from the client");
@@ -175,15 +175,28 @@ TEST_F(ImportFileTest, ItsPagesArePinnedUntilNobodyHasThem) {
   EXPECT_EQ(world_.PinnedBytes(), 0u);
 }
 
+TEST_F(ImportFileTest, WhatItIsGivenIsLetGoOfAfterThePages) {
+  auto token = std::make_shared<int>(1);
+  const std::weak_ptr<int> seen = token;
+  world_.BeforeUnpins([&] { EXPECT_FALSE(seen.expired()); });
+  auto pages = table_->ImportFile(file_.get(), 0, kFileBytes, std::move(token));
+  ASSERT_TRUE(pages.ok()) << pages.status();
+  EXPECT_FALSE(seen.expired());
+  pages->reset();
+  table_->WaitUntilClosed();
+  EXPECT_TRUE(seen.expired());
+  EXPECT_EQ(world_.PinnedBytes(), 0u);
+}
+
 TEST_F(ImportFileTest, WhatCannotBeMappedOrPinnedIsSaid) {
-  EXPECT_THAT(std::string(table_->ImportFile(file_.get(), 0, 0).status().message()), HasSubstr("bytes 0"));
-  const auto closed = table_->ImportFile(-1, 0, 10);
+  EXPECT_THAT(std::string(table_->ImportFile(file_.get(), 0, 0, nullptr).status().message()), HasSubstr("bytes 0"));
+  const auto closed = table_->ImportFile(-1, 0, 10, nullptr);
   EXPECT_EQ(closed.status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(closed.status().message()), HasSubstr("cannot be mapped"));
   world_.RefusePins(absl::ResourceExhaustedError("no more"));
-  EXPECT_EQ(table_->ImportFile(file_.get(), 0, 10).status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(table_->ImportFile(file_.get(), 0, 10, nullptr).status().code(), absl::StatusCode::kResourceExhausted);
   world_.RefusePins(absl::OkStatus());
-  EXPECT_TRUE(table_->ImportFile(file_.get(), 0, 10).ok());
+  EXPECT_TRUE(table_->ImportFile(file_.get(), 0, 10, nullptr).ok());
 }
 
 }  // namespace

@@ -202,7 +202,7 @@ TEST_F(CudaIpcTest, StepsInPagesOfAFileEqualStepsInTheHosts) {
   StageRig rig = MakeRig();
   const SharedFile file;
   const uint64_t at = 4096 + 16, output = kBytes / 2;
-  const auto memory = rig.device().ImportFile(file.fd(), at, kBytes - at);
+  const auto memory = rig.device().ImportFile(file.fd(), at, kBytes - at, nullptr);
   ASSERT_TRUE(memory.ok()) << memory.status();
   RigCarry calm = rig.NewCarry(), shared = rig.NewCarry();
   uint32_t first = 0;
@@ -233,10 +233,51 @@ TEST_F(CudaIpcTest, StepsInPagesOfAFileEqualStepsInTheHosts) {
   }
 }
 
+// One batch of three steps, the second of them in pages of a file.
+TEST_F(CudaIpcTest, PagesOfAFileBesideTensorsInTheHosts) {
+  StageRig rig = MakeRig();
+  const SharedFile file;
+  const auto memory = rig.device().ImportFile(file.fd(), 0, kBytes, nullptr);
+  ASSERT_TRUE(memory.ok()) << memory.status();
+  for (const std::array<uint32_t, 3> counts : {std::array<uint32_t, 3>{40, 60, 28}, {20, 17, 9}}) {
+    for (const DType input : {DType::kF32, DType::kBf16}) {
+      for (const bool zeros : {false, true}) {
+        SCOPED_TRACE(::testing::Message() << counts[1] << " tokens, zeros " << zeros);
+        RigFormat format;
+        format.input = input;
+        format.zeros = zeros;
+        const auto make = [&] {
+          std::vector<RigStep> steps;
+          uint32_t first = 0;
+          for (const uint32_t count : counts) {
+            steps.push_back({.carry = nullptr, .first = first, .count = count});
+            first += count;
+          }
+          return rig.Make(steps, format);
+        };
+        RigBatch wanted = make(), batch = make();
+        ASSERT_TRUE(rig.device().Wait(rig.Start(wanted)).ok());
+        TensorPart& part = batch.plan.parts.at(1);
+        part.memory = TensorMemory::kPinned;
+        if (!zeros) {
+          file.Put(0, TextOf(batch.inputs.at(1)).substr(0, InputBytes(rig, part)));
+          part.input = (*memory)->data();
+        }
+        part.output = (*memory)->data() + kBytes / 2;
+        batch.plan.client_memory = {memory->get()};
+        ASSERT_TRUE(rig.device().Wait(rig.Start(batch)).ok());
+        for (const size_t step : {0, 2}) EXPECT_EQ(batch.outputs.at(step), wanted.outputs.at(step)) << step;
+        const uint64_t bytes = part.num_tokens * rig.channels() * ByteSize(part.output_dtype);
+        EXPECT_EQ(file.Get(kBytes / 2, bytes), TextOf(wanted.outputs.at(1)).substr(0, bytes));
+      }
+    }
+  }
+}
+
 TEST_F(CudaIpcTest, AFileThatIsCutAndClosedIsNoErrorOfTheDevices) {
   StageRig rig = MakeRig();
   auto file = std::make_unique<SharedFile>();
-  const auto memory = rig.device().ImportFile(file->fd(), 0, kBytes);
+  const auto memory = rig.device().ImportFile(file->fd(), 0, kBytes, nullptr);
   ASSERT_TRUE(memory.ok()) << memory.status();
   for (const uint32_t count : {5u, 100u}) {
     EXPECT_EQ(::ftruncate(file->fd(), 0), 0);
@@ -257,8 +298,8 @@ TEST_F(CudaIpcTest, AFileThatIsCutAndClosedIsNoErrorOfTheDevices) {
 TEST_F(CudaIpcTest, WhatIsNotAllInAFileCannotBeHeld) {
   StageRig rig = MakeRig();
   const UniqueFd empty(::memfd_create("empty", MFD_CLOEXEC));
-  EXPECT_FALSE(rig.device().ImportFile(empty.get(), 0, kBytes).ok());
-  EXPECT_FALSE(rig.device().ImportFile(-1, 0, kBytes).ok());
+  EXPECT_FALSE(rig.device().ImportFile(empty.get(), 0, kBytes, nullptr).ok());
+  EXPECT_FALSE(rig.device().ImportFile(-1, 0, kBytes, nullptr).ok());
   RigCarry carry = rig.NewCarry();
   EXPECT_FALSE(rig.RunOne({.carry = &carry, .first = 0, .count = 3}).empty());
 }
