@@ -177,6 +177,18 @@ class Client:
     def release(self, sequence):
         return self.call("Release", sequence_id=sequence).released
 
+    def attach_and_detach(self, path, size):
+        """Attaches a file of --shm-dir and lets it go."""
+        requests = queue.SimpleQueue()
+        replies = self._method(self._channel, "AttachRegions", "stream_stream")(iter(requests.get, None))
+        requests.put(pb.AttachRegionsRequest(kind=pb.REGION_KIND_SHM_FILE, path=path, bytes=size))
+        status = next(replies).status
+        requests.put(None)
+        for _ in replies:
+            pass
+        if status.code:
+            raise StepFailed(status)
+
     def lookup(self, segments, tokens):
         """(row ids [tokens, heads], embeddings BF16 [tokens, E]); segments are (num_tokens, context_ids)."""
         reply = self.call("Lookup", layer_index=self.layer, token_ids=[int(t) for t in tokens], want_row_ids=True,

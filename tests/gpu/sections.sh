@@ -4,7 +4,7 @@
 
 all_sections=(golden equality ipc sanitizer stage layer model engine random e2e server wire resident racecheck)
 declare -A budget=([golden]=200 [equality]=200 [ipc]=150 [sanitizer]=60 [stage]=300 [layer]=240 [model]=200 [engine]=240
-  [random]=300 [e2e]=400 [server]=300 [wire]=120 [resident]=420
+  [random]=300 [e2e]=400 [server]=360 [wire]=120 [resident]=420
   [racecheck]=400)  # seconds
 
 # Tests that belong to the section random, by name, and those small enough for compute-sanitizer.

@@ -5,6 +5,7 @@ cold to warm: at about 0, 50 and 100 % hits, cached and resident, with the serve
 round trip.
 """
 import json
+import os
 import pathlib
 import shutil
 import statistics
@@ -105,8 +106,45 @@ def region_table(report, folder, device, steps):
                                     f"{load['mean_queue_us']:>7.0f} {load['mean_resolve_us']:>8.0f} {load['mean_device_us']:>8.0f}")
                         if device == "cuda" or name != "file, held":
                             report.check((most_held.value > 0) == (name == "file, held"), f"{most_held.value:.0f} bytes were held")
+                if held != "0":
+                    with Attaching(server, shm) as attaching:
+                        result = bench(server, ["--sequences", 64, "--sequences-per-request", 64, "--steps", steps, *in_files])
+                    load = result["loads"][0]
+                    latency = load["latency_us"]
+                    report.figures["beside_attaching"] = {"bench": load, "attached": attaching.rounds, "bytes": attaching.BYTES}
+                    report.line(f"  {'file, held':<22} {'64 x 1':<10} {latency['p50']:>8.0f} {latency['p99']:>8.0f}   beside a client that "
+                                f"attaches and detaches {attaching.BYTES >> 20} MiB, {attaching.rounds} times")
+                    report.check(attaching.rounds > 0, "it attached meanwhile")
     for (sequences, tokens), seen in sums.items():
         report.check(len(seen) == 1, f"{sequences} x {tokens}: the same outputs each way")
+
+
+class Attaching:
+    """A client that attaches and detaches a large file as often as it can."""
+
+    BYTES = 512 << 20
+
+    def __init__(self, server, shm):
+        self.rounds = 0
+        self._client, self._path, self._over = Client(server.address), pathlib.Path(shm) / "large", threading.Event()
+        self._thread = threading.Thread(target=self._attach)
+
+    def _attach(self):
+        while not self._over.is_set():
+            self._client.attach_and_detach(self._path.name, self.BYTES)
+            self.rounds += 1
+
+    def __enter__(self):
+        with open(self._path, "wb") as file:
+            os.posix_fallocate(file.fileno(), 0, self.BYTES)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self._over.set()
+        self._thread.join()
+        self._client.close()
+        self._path.unlink()
 
 
 class Peak:

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <atomic>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -293,6 +294,23 @@ TEST_F(CudaIpcTest, AFileThatIsCutAndClosedIsNoErrorOfTheDevices) {
   file = nullptr;
   RigCarry other = rig.NewCarry();
   EXPECT_FALSE(rig.RunOne({.carry = &other, .first = 0, .count = 3}).empty());
+}
+
+TEST_F(CudaIpcTest, AFileThatIsCutWhileItIsImportedIsNoSignal) {
+  StageRig rig = MakeRig();
+  const SharedFile file;
+  std::atomic<bool> over{false};
+  std::thread cutter([&] {
+    while (!over) {
+      EXPECT_EQ(::ftruncate(file.fd(), 4096), 0);
+      EXPECT_EQ(::ftruncate(file.fd(), kBytes), 0);
+    }
+  });
+  for (int round = 0; round < 50; ++round) (void)rig.device().ImportFile(file.fd(), 0, kBytes, nullptr);  // or refused
+  over = true;
+  cutter.join();
+  RigCarry carry = rig.NewCarry();
+  EXPECT_FALSE(rig.RunOne({.carry = &carry, .first = 0, .count = 3}).empty());
 }
 
 TEST_F(CudaIpcTest, WhatIsNotAllInAFileCannotBeHeld) {
