@@ -120,7 +120,10 @@ class Prometheus:
             (folder / "prometheus.yml").write_text(yaml.safe_dump(config))
             events = [{"alert": "Scraped", "expr": "count_over_time(pleiad_ready[1m]) >= 2"},
                       {"alert": "Loaded", "expr": "sum by (instance) (increase(pleiad_tokens_total[10m])) > 0 "
-                                                  "and on (instance) instance:pleiad_tokens:rate5m"}]
+                                                  "and on (instance) instance:pleiad_tokens:rate5m"},
+                      # A rate has two samples, and a series of failures begins with the first of them.
+                      {"alert": "FailedSteps", "expr": 'max by (instance) (count_over_time('
+                                                       'pleiad_forward_items_total{code!="OK"}[10m])) >= 2'}]
             (folder / "events.yml").write_text(yaml.safe_dump({"groups": [{"name": "events", "rules": events}]}))
             parent = os.getpid()
             process = subprocess.Popen(
@@ -182,6 +185,7 @@ class Monitoring(unittest.TestCase):
             os.truncate(file, 4096)
         cls.failed = load(cls.damaged)
         cls.damage = alertmanager.await_alert("PleiadTableDamaged", cls.damaged.metrics)
+        alertmanager.await_alert("FailedSteps", cls.damaged.metrics)
         alertmanager.await_alert("Loaded", cls.sound.metrics)
 
     def test_the_alert_for_a_damaged_table_fires_for_that_server_alone(self):
