@@ -30,6 +30,7 @@ struct WireStep {
   std::optional<uint32_t> layer_index = {};
   std::vector<WireSegment> segments = {};
   std::vector<uint32_t> token_ids = {};
+  std::optional<RegionSpan> token_region = {};
   Highway highway = {};
   OutputKind output_kind = OutputKind::kHighway;
   std::optional<DType> output_dtype = {};  // absent: as the input

@@ -144,9 +144,10 @@ void ReplicatedClient::Submit(Step step, const std::vector<const ReplicatedSeque
       refused = absl::InvalidArgumentError("segments.sequence: must be null, `sequences` names them");
     }
   }
-  if (step.highway.region.has_value() || step.output_region.has_value()) {
-    refused = WithDetail(absl::InvalidArgumentError("highway.region, output_region: another server cannot read them"),
-                         {.reason = Reason::kNotSupported, .field = "highway.region"});
+  if (step.highway.region.has_value() || step.output_region.has_value() || step.token_region.has_value()) {
+    refused = WithDetail(
+        absl::InvalidArgumentError("highway.region, output_region, token_region: another server cannot read them"),
+        {.reason = Reason::kNotSupported, .field = step.token_region.has_value() ? "token_region" : "highway.region"});
   }
   if (!refused.ok()) return done(refused);
   core_->Submit(std::move(step), std::move(records), std::move(done));

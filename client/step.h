@@ -27,6 +27,8 @@ struct Step {
   std::optional<uint32_t> layer_index = {};  // zero-based; absent: the model's only PLE layer
   std::vector<StepSegment> segments = {};
   std::vector<uint32_t> token_ids = {};  // of all segments, concatenated
+  // Instead of token_ids: where they lie in a SharedRegion, as int32. They stay as they are until the callback.
+  std::optional<RegionSpan> token_region = {};
   Highway highway = {};
   OutputKind output_kind = OutputKind::kHighway;
   std::optional<DType> output_dtype = {};  // absent: as the highway

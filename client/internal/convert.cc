@@ -133,6 +133,7 @@ void ToWire(const WireStep& step, v1::ForwardRequest* out) {
     if (segment.position.has_value()) to->set_position(*segment.position);
   }
   out->mutable_token_ids()->Add(step.token_ids.begin(), step.token_ids.end());
+  if (step.token_region.has_value()) ToWire(*step.token_region, out->mutable_token_region());
   out->set_timeout_ms(step.timeout_ms);
   for (const SequenceId id : step.release_after) out->add_release_after(static_cast<uint64_t>(id));
   if (step.mode == StepMode::kPrestage) return;

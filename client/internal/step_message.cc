@@ -84,6 +84,7 @@ void PutStep(Out& out, const WireStep& step, size_t ids_bytes) {
     out.Varint(8 * step.release_after.size());
     for (const SequenceId id : step.release_after) out.Fixed64(static_cast<uint64_t>(id));
   }
+  if (step.token_region.has_value()) PutRegion(out, ForwardRequest::kTokenRegionFieldNumber, *step.token_region);
   if (!prestage && (step.highway.zeros || step.highway.region.has_value())) {
     PutMessage(out, ForwardRequest::kHighwayFieldNumber, [&step](auto& to) { PutHighway(to, step.highway); });
   }

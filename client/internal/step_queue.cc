@@ -107,6 +107,11 @@ absl::Status StepQueue::Prepare(const Step& step, WireStep* wire) const {
                    .value = absl::StrCat(bytes),
                    .limit = absl::StrCat(model_.max_message_bytes)});
   }
+  if (step.token_region && !step.token_ids.empty()) {
+    return Refuse(absl::StatusCode::kInvalidArgument,
+                  absl::StrCat("token_ids has ", step.token_ids.size(), " ids: must be empty beside a token_region"),
+                  {.reason = Reason::kInvalidField, .field = "token_ids"});
+  }
   const std::optional<RegionSpan>& in = step.highway.region;
   if (in && step.mode == StepMode::kForward) {
     const std::optional<RegionSpan>& out = step.output_region;
@@ -207,6 +212,7 @@ void StepQueue::Add(Step step, StepCallback done) {
   if (!prepared.ok()) entry->doom = std::move(prepared);
   if (wire.layer_index.has_value()) JoinLanes(step, entry.get());
   wire.token_ids = std::move(step.token_ids);
+  wire.token_region = step.token_region;
   wire.highway = std::move(step.highway);
   wire.output_kind = step.output_kind;
   wire.output_dtype = step.output_dtype;

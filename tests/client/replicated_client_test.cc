@@ -299,6 +299,9 @@ TEST_F(ReplicatedClientTest, WhatCannotBeSentElsewhereIsRefused) {
   EXPECT_TRUE(absl::IsInvalidArgument(client->Run(step, {}).status()));
   step.highway.region = RegionSpan{1, 0, 16};
   EXPECT_EQ(ErrorReason(client->Run(step, {&sequence}).status()), Reason::kNotSupported);
+  Step of_ids = StepOf(from);
+  of_ids.token_region = RegionSpan{1, 0, 4};
+  EXPECT_EQ(ErrorReason(client->Run(of_ids, {&sequence}).status()), Reason::kNotSupported);
   ReplicatedSequence moved = std::move(sequence);
   EXPECT_TRUE(absl::IsFailedPrecondition(client->Run(StepOf(from), {&sequence}).status()));
   EXPECT_TRUE(client->Run(StepOf(from), {&moved}).ok());

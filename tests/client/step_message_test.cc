@@ -70,6 +70,7 @@ WireStep AnyStep(Random& random, const std::string& tensor) {
   step.output_kind = Below(random, 2) != 0 ? OutputKind::kHighway : OutputKind::kDelta;
   if (Below(random, 2) != 0) step.output_dtype = Below(random, 2) != 0 ? DType::kF32 : DType::kBf16;
   if (Below(random, 2) != 0) step.output_region = AnySpan(random);
+  if (Below(random, 2) != 0) step.token_region = AnySpan(random);
   step.timeout_ms = static_cast<uint32_t>(AnyNumber(random, 32));
   for (uint32_t i = Below(random, 4); i > 0; --i) step.release_after.push_back(SequenceId{AnyNumber(random, 64)});
   return step;

@@ -93,6 +93,13 @@ TEST_P(RegionsTest, TheClientLibrarysStepsTakeThemAndAreSentAgainFromThem) {
     step.output_region = (*region)->Span(wanted.size() - 1, wanted.size());
     EXPECT_THAT(cut_stream->Run(step).status().message(), HasSubstr("output_region")) << "over a part of it";
     step.output_region = (*region)->Span(kRegionBytes / 2, wanted.size());
+    if (i % 3 != 0) {
+      const uint64_t bytes = 4 * step.token_ids.size(), at = kRegionBytes - bytes;
+      std::memcpy((*region)->data().data() + at, step.token_ids.data(), bytes);
+      step.token_region = (*region)->Span(at, bytes);
+      EXPECT_THAT(cut_stream->Run(step).status().message(), HasSubstr("token_ids has")) << "both";
+      step.token_ids.clear();
+    }
     step.segments[0].position = shared.position(1);
     if (i % 2 == 1) {
       proxy.Hold(Direction::kReplies, 0);
