@@ -15,7 +15,7 @@ namespace pleiad {
 namespace {
 
 DeviceOptions MakeDeviceOptions(const Checkpoint& checkpoint, const ServerFlags& flags, const DeviceChoice& choice,
-                                const MemoryPlan& plan) {
+                                const MemoryPlan& plan, const std::vector<NgramHasher>& hashers) {
   DeviceOptions options;
   options.geometry = checkpoint.config().geometry;
   options.row_dtype = checkpoint.layers().front().table.arena_dtype();
@@ -27,6 +27,12 @@ DeviceOptions MakeDeviceOptions(const Checkpoint& checkpoint, const ServerFlags&
   options.max_tokens = flags.max_tokens;
   options.threads = flags.threads;
   options.batch_invariant = flags.batch_invariant;
+  if (plan.table == TableMode::kResident) {
+    const std::vector<uint64_t> first_slots = ResidentFirstSlots(checkpoint);
+    for (size_t i = 0; i < hashers.size(); ++i) {
+      options.row_hashes.push_back({hashers[i], Slot(static_cast<uint32_t>(first_slots[i]))});
+    }
+  }
   options.cuda_ordinal = choice.cuda_ordinal;
   return options;
 }
@@ -103,7 +109,7 @@ absl::StatusOr<LoadedModel> CheckpointLoader::Load(const LoadHooks& hooks) {
   }
   model.model_id = checkpoint_->ModelId(weights);
 
-  const DeviceOptions options = MakeDeviceOptions(*checkpoint_, flags_, choice_, plan_);
+  const DeviceOptions options = MakeDeviceOptions(*checkpoint_, flags_, choice_, plan_, model.hashers);
   PLEIAD_ASSIGN_OR_RETURN(std::unique_ptr<Device> device, choice_.kind == DeviceKind::kCuda
                                                               ? CreateCudaDevice(options, std::move(weights))
                                                               : CreateCpuDevice(options, std::move(weights)));

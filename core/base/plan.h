@@ -85,12 +85,19 @@ struct TensorPart {
   OutputKind kind = OutputKind::kHighway;
 };
 
+// The tokens of one segment, where the device finds their rows itself.
+struct HashedTokens {
+  absl::Span<const uint32_t> history;  // [N-1], before the first token; see NgramHasher::Hash
+  absl::Span<const uint32_t> tokens;
+};
+
 // Everything it points to stays valid and unchanged until its ticket is done.
 struct BatchPlan {
   LayerOrdinal layer;
   uint32_t num_tokens = 0;  // T
   std::vector<Fill> fills;
-  std::vector<GatherIndex> gather;           // [T, heads]
+  std::vector<GatherIndex> gather;           // [T, heads]; empty where `hashed` is not
+  std::vector<HashedTokens> hashed;          // of segments with tokens, in order; where DeviceInfo::hashes_rows
   std::vector<SegmentPlan> segments;         // disjoint carries (kNoCarry aside), tokens in order without gaps
   std::vector<TensorPart> parts;             // tokens in order without gaps; a segment lies in one part
   std::vector<ClientMemory*> client_memory;  // that parts lie in; each is told when the batch is done

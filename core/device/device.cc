@@ -59,6 +59,26 @@ absl::Status CheckWeights(const Geometry& g, const std::vector<LayerWeights>& we
   return absl::OkStatus();
 }
 
+absl::Status CheckRowHashes(const DeviceOptions& options, size_t layers) {
+  if (options.row_hashes.empty()) return absl::OkStatus();
+  if (options.row_hashes.size() != layers) {
+    return Bad("row_hashes.size", options.row_hashes.size(), absl::StrCat("must be ", layers, ", or 0"));
+  }
+  for (const RowHash& hash : options.row_hashes) {
+    const Geometry& g = options.geometry;
+    if (hash.hasher.heads() != g.heads() || hash.hasher.context_len() != g.context_len()) {
+      return Bad("row_hashes.heads", hash.hasher.heads(),
+                 absl::StrCat("must be ", g.heads(), ", over ", g.context_len(), " ids before a token"));
+    }
+    const uint64_t end = uint64_t{hash.first_slot.value()} + hash.hasher.constants().usable_rows;
+    if (end > options.arena_slots) {
+      return Bad("row_hashes.first_slot", hash.first_slot.value(),
+                 absl::StrCat("its rows end at ", end, ": must be <= arena_slots = ", options.arena_slots));
+    }
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<ClientMemory>> Device::Import(const ClientMemoryHandles&) {
@@ -102,13 +122,16 @@ absl::Status CheckDevice(const DeviceOptions& options, const std::vector<LayerWe
   if (options.row_dtype == DType::kF8E4M3 && options.row_scales.size() != weights.size()) {
     return Bad("row_scales.size", options.row_scales.size(), absl::StrCat("must be ", weights.size()));
   }
+  PLEIAD_RETURN_IF_ERROR(CheckRowHashes(options, weights.size()));
   return CheckWeights(options.geometry, weights);
 }
 
 absl::StatusOr<std::unique_ptr<Device>> CreateCpuDevice(const DeviceOptions& options,
                                                         std::vector<LayerWeights> weights) {
   PLEIAD_RETURN_IF_ERROR(CheckDevice(options, weights));
-  return CpuDevice::Create(options, std::move(weights));
+  DeviceOptions own = options;
+  own.row_hashes.clear();  // it gathers what a plan names
+  return CpuDevice::Create(own, std::move(weights));
 }
 
 }  // namespace pleiad

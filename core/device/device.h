@@ -17,14 +17,22 @@
 #include "core/device/client_memory.h"
 #include "core/model/geometry.h"
 #include "core/model/layer_weights.h"
+#include "core/model/ngram_hasher.h"
 
 namespace pleiad {
 
+// How rows of one layer are found where all of them stay in the arena: row r in slot first_slot + r.
+struct RowHash {
+  NgramHasher hasher;
+  Slot first_slot;
+};
+
 struct DeviceOptions {
   Geometry geometry;
-  DType row_dtype = DType::kBf16;  // of arena and staging: kBf16 or kF8E4M3
-  std::vector<float> row_scales;   // [layers], of kF8E4M3 rows
-  uint64_t arena_slots = 0;        // < GatherIndex::kLimit
+  DType row_dtype = DType::kBf16;   // of arena and staging: kBf16 or kF8E4M3
+  std::vector<float> row_scales;    // [layers], of kF8E4M3 rows
+  uint64_t arena_slots = 0;         // < GatherIndex::kLimit
+  std::vector<RowHash> row_hashes;  // [layers], or empty where rows come and go
   uint32_t staging_rows = 0;
   uint32_t carries = 0;          // size of the carry pool, all layers together
   uint32_t rollback_tokens = 8;  // ring_rows = state_len + rollback_tokens
@@ -81,7 +89,8 @@ struct DeviceInfo {
   // Batches worth having enqueued at once: 1 where a batch that waits could still have grown.
   uint32_t pipeline_depth = 1;
   RunCost run_cost = RunCost::kTheWork;
-  std::string gpu_uuid;  // of the GPU whose memory Import opens; empty where it opens none
+  std::string gpu_uuid;      // of the GPU whose memory Import opens; empty where it opens none
+  bool hashes_rows = false;  // plans may name tokens in place of slots: it has row_hashes and makes use of them
 };
 
 // Reads or writes the conv rows of one carry: `rows` is [state_len, C] FP32, oldest first.

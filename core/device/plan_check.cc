@@ -75,6 +75,29 @@ static absl::Status CheckGather(const DeviceOptions& options, absl::Span<const G
   return absl::OkStatus();
 }
 
+// In the place of a gather: the tokens of the segments that have some.
+static absl::Status CheckHashed(const DeviceOptions& options, const BatchPlan& plan) {
+  if (options.row_hashes.empty()) return Bad("hashed.size", plan.hashed.size(), "must be 0 without row_hashes");
+  if (!plan.gather.empty()) return Bad("gather.size", plan.gather.size(), "must be 0 beside hashed tokens");
+  if (!plan.fills.empty()) return Bad("fills.size", plan.fills.size(), "must be 0 beside hashed tokens");
+  if (plan.embeddings != nullptr) return Bad("embeddings", 1, "must be absent beside hashed tokens");
+  size_t i = 0;
+  for (const SegmentPlan& segment : plan.segments) {
+    if (segment.num_tokens == 0) continue;
+    if (i == plan.hashed.size()) return Bad("hashed.size", i, "must be that of the segments with tokens");
+    const HashedTokens& hashed = plan.hashed[i++];
+    if (hashed.tokens.size() != segment.num_tokens) {
+      return Bad("hashed.tokens.size", hashed.tokens.size(), absl::StrCat("must be ", segment.num_tokens));
+    }
+    if (hashed.history.size() != options.geometry.context_len()) {
+      return Bad("hashed.history.size", hashed.history.size(),
+                 absl::StrCat("must be ", options.geometry.context_len()));
+    }
+  }
+  if (i == plan.hashed.size()) return absl::OkStatus();
+  return Bad("hashed.size", plan.hashed.size(), absl::StrCat("must be ", i));
+}
+
 // Segments and parts cover the batch.
 static absl::Status CheckSegments(const DeviceOptions& options, const BatchPlan& plan) {
   size_t part = 0;
@@ -102,7 +125,8 @@ absl::Status CheckPlan(const DeviceOptions& options, size_t layers, TensorMemory
   if (plan.num_tokens > options.max_tokens) {
     return Bad("num_tokens", plan.num_tokens, absl::StrCat("must be <= max_tokens = ", options.max_tokens));
   }
-  const uint64_t rows = uint64_t{plan.num_tokens} * options.geometry.heads();
+  const uint64_t rows = plan.hashed.empty() ? uint64_t{plan.num_tokens} * options.geometry.heads() : 0;
+  if (!plan.hashed.empty()) PLEIAD_RETURN_IF_ERROR(CheckHashed(options, plan));
   if (plan.gather.size() != rows) return Bad("gather.size", plan.gather.size(), absl::StrCat("must be ", rows));
   for (const Fill& fill : plan.fills) {
     if (fill.slot.value() >= options.arena_slots) return Bad("fill.slot", fill.slot.value(), "is past the arena");

@@ -58,9 +58,14 @@ void EngineImpl::ResolveStep(const std::shared_ptr<StepOp>& op) {
   for (size_t i = 0; i < op->segments.size(); ++i) {
     if (!op->segments[i].prestaged) count += size_t{op->request.segments[i].num_tokens} * heads_;
   }
+  if (device_->info().hashes_rows && tokens.size() > kHashedHere && rows_->ResolveInPlace(op->layer, count)) {
+    op->hashed = true;
+    op->result.stats.rows.hits += count;
+    count = 0;
+  }
   std::vector<RowId> ids(count);
   size_t first = 0;
-  for (size_t i = 0; i < op->segments.size(); ++i) {
+  for (size_t i = 0; !op->hashed && i < op->segments.size(); ++i) {
     SegmentWork& work = op->segments[i];
     const size_t rows = size_t{op->request.segments[i].num_tokens} * heads_;
     if (work.prestaged || rows == 0) continue;

@@ -74,6 +74,7 @@ struct StepOp : Op {
   std::vector<std::unique_ptr<RowPlan>> plans;  // one; of a prestage one per segment with tokens
   uint32_t plans_pending = 0;  // answers of the row store still due, plus one while plans are being made
   bool made = false;           // all plans are made; until then an abort waits
+  bool hashed = false;         // the device finds its rows
   bool fills = false;          // of a prestage: some of its rows are still to be copied to their slots
   Outcome resolve_outcome;
   StepResult result;

@@ -9,12 +9,14 @@ void PlanBatch(absl::Span<StepOp* const> steps, const Geometry& geometry, uint32
                BatchRows& rows) {
   const size_t heads = geometry.heads();
   size_t segments = 0, rows_of_all = 0;
+  bool hashed = false;
   for (const StepOp* step : steps) {
     segments += step->segments.size();
     rows_of_all += step->request.token_ids.size() * heads;
+    hashed = hashed || step->hashed;
   }
   plan.segments.reserve(segments);
-  plan.gather.reserve(rows_of_all);
+  plan.gather.reserve(hashed ? 0 : rows_of_all);
   for (StepOp* step : steps) {
     plan.layer = step->layer;
     const uint32_t part_first = plan.num_tokens;
@@ -32,6 +34,11 @@ void PlanBatch(absl::Span<StepOp* const> steps, const Geometry& geometry, uint32
       plan.segments.push_back(segment);
       plan.num_tokens += tokens;
       if (tokens == 0) continue;
+      if (hashed) {
+        const auto ids = absl::MakeConstSpan(step->request.token_ids).subspan(work.first_token, tokens);
+        plan.hashed.push_back({work.start.history, ids});
+        continue;
+      }
       RowPlan* source = work.prestaged ? work.carry->prestage->plan.get() : step->plans.front().get();
       const auto gather = source->gather().subspan(work.first_row, tokens * heads);
       plan.gather.insert(plan.gather.end(), gather.begin(), gather.end());

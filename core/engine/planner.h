@@ -22,7 +22,8 @@ struct BatchRows {
 };
 
 // Fills `plan` (all but its fills) for steps of one layer whose rows are resolved and whose starts are settled, and
-// names the rows it uses. `plan` points into the steps.
+// names the rows it uses: none where the device finds those of one of them, and so of all. `plan` points into the
+// steps.
 void PlanBatch(absl::Span<StepOp* const> steps, const Geometry& geometry, uint32_t rollback_tokens, BatchPlan& plan,
                BatchRows& rows);
 

@@ -22,6 +22,8 @@ class NgramHasher {
   void Hash(absl::Span<const uint32_t> history, absl::Span<const uint32_t> tokens, absl::Span<RowId> ids) const;
 
   uint32_t heads() const { return static_cast<uint32_t>(constants_.head_sizes.size()); }
+  uint32_t heads_per_ngram() const { return heads_per_ngram_; }
+  uint32_t eos_token_id() const { return eos_token_id_; }
   uint32_t context_len() const { return ngram_size_ - 1; }
   const HashConstants& constants() const { return constants_; }
 

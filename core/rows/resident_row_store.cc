@@ -46,6 +46,11 @@ class ResidentRowStore : public RowStore {
     return plan;
   }
 
+  bool ResolveInPlace(LayerOrdinal layer, size_t ids) override {
+    hits_[layer.value()].fetch_add(ids, std::memory_order_relaxed);
+    return true;
+  }
+
   void AppendFills(RowPlan&, size_t, size_t, std::vector<Fill>&) override {}
   void Enqueued(RowPlan&, size_t, size_t, Ticket) override {}
   void Completed(Ticket) override {}
@@ -90,17 +95,26 @@ absl::StatusOr<uint64_t> ResidentSlots(absl::Span<const TableLayout* const> tabl
 
 absl::StatusOr<uint64_t> ResidentSlots(const Checkpoint& checkpoint) { return ResidentSlots(Tables(checkpoint)); }
 
+std::vector<uint64_t> ResidentFirstSlots(absl::Span<const TableLayout* const> tables) {
+  std::vector<uint64_t> first_slots;
+  uint64_t next = 0;
+  for (const TableLayout* table : tables) {
+    first_slots.push_back(next);
+    next += table->rows;
+  }
+  return first_slots;
+}
+
+std::vector<uint64_t> ResidentFirstSlots(const Checkpoint& checkpoint) {
+  return ResidentFirstSlots(Tables(checkpoint));
+}
+
 absl::StatusOr<std::unique_ptr<RowStore>> LoadResidentRowStore(absl::Span<const TableLayout* const> tables,
                                                                RowReader& reader, const ResidentLoadOptions& options) {
   PLEIAD_ASSIGN_OR_RETURN(const uint64_t slots, ResidentSlots(tables));
-  std::vector<uint64_t> first_slots;
-  uint64_t next_slot = 0;
+  std::vector<uint64_t> first_slots = ResidentFirstSlots(tables);
   uint64_t bytes = 0;
-  for (const TableLayout* table : tables) {
-    first_slots.push_back(next_slot);
-    next_slot += table->rows;
-    bytes += table->rows * table->disk_row_bytes();
-  }
+  for (const TableLayout* table : tables) bytes += table->rows * table->disk_row_bytes();
   PLEIAD_RETURN_IF_ERROR(LoadChunks(PlanLoad(tables, first_slots), reader, options));
   return std::make_unique<ResidentRowStore>(std::move(first_slots), slots, bytes);
 }

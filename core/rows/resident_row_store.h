@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <memory>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
@@ -43,6 +44,10 @@ absl::StatusOr<uint64_t> ResidentSlots(const Checkpoint& checkpoint);
 //   what write_arena returned, when it failed
 absl::StatusOr<std::unique_ptr<RowStore>> LoadResidentRowStore(const Checkpoint& checkpoint, RowReader& reader,
                                                                const ResidentLoadOptions& options);
+
+// The slot of each table's first row, [layers].
+std::vector<uint64_t> ResidentFirstSlots(absl::Span<const TableLayout* const> tables);
+std::vector<uint64_t> ResidentFirstSlots(const Checkpoint& checkpoint);
 
 // The same on tables alone, [layers]; they are not needed after the return.
 absl::StatusOr<uint64_t> ResidentSlots(absl::Span<const TableLayout* const> tables);

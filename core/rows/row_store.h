@@ -90,6 +90,14 @@ class RowStore {
   virtual std::unique_ptr<RowPlan> Resolve(LayerOrdinal layer, std::vector<RowId> ids, ResolvePurpose purpose,
                                            DoneFn done) = 0;
 
+  // Where row r of a layer always lies in slot ResidentFirstSlots + r, and so need not be resolved: true, and `ids` of
+  // them count as hits. Else false, and nothing has happened.
+  virtual bool ResolveInPlace(LayerOrdinal layer, size_t ids) {
+    (void)layer;
+    (void)ids;
+    return false;
+  }
+
   // While a batch is built, one at a time: appends the fills that ids [first, first + count) of `plan` still need.
   virtual void AppendFills(RowPlan& plan, size_t first, size_t count, std::vector<Fill>& fills) = 0;
   // After Device::Run of that batch, before the next is built: the holds of ids [first, first + count) end with

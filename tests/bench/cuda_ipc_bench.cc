@@ -123,6 +123,19 @@ class SharedTensors {
 };
 
 enum class Prestaged { kNo, kYes };
+enum class Ids { kSent, kInFile };  // of the tokens
+
+struct Case {
+  uint32_t tokens;
+  Prestaged prestaged;
+  Ids ids;
+
+  std::string name() const {
+    return absl::StrCat(tokens == kDecodes ? "64 sequences decode" : "a prefill",
+                        prestaged == Prestaged::kYes ? ", prestaged" : "",
+                        ids == Ids::kInFile ? ", ids in a file" : "");
+  }
+};
 
 struct Figures {
   std::vector<double> echo_us, step_us, queue_us, resolve_us, device_us, busy_us;
@@ -185,17 +198,20 @@ class IpcBench {
     SharedTensors tensors;
     PLEIAD_RETURN_IF_ERROR(tensors.Open(&client, Bytes(settings_.prefill_tokens, client::DType::kF32)));
     tensors_ = &tensors;
+    PLEIAD_ASSIGN_OR_RETURN(ids_, client.ShareMemory("/dev/shm", uint64_t{settings_.prefill_tokens} * 4));
     nlohmann::json report =
         StartReport(Machine(), {{"rounds", settings_.rounds}, {"prefill_tokens", settings_.prefill_tokens}});
     PLEIAD_RETURN_IF_ERROR(CompareWithInline());
-    std::printf("outputs equal those of inline steps, bit by bit\n\n%-28s %9s %9s %9s %8s %8s %8s %9s\n", "p50, us",
+    std::printf("outputs equal those of inline steps, bit by bit\n\n%-30s %9s %9s %9s %8s %8s %8s %9s\n", "p50, us",
                 "echo 64", "cuda-ipc", "us more", "queue", "resolve", "device", "GPU busy");
-    for (const uint32_t tokens : {kDecodes, settings_.prefill_tokens}) {
-      for (const Prestaged prestaged : {Prestaged::kYes, Prestaged::kNo}) {
-        PLEIAD_RETURN_IF_ERROR(MeasureOne(tokens, prestaged, report));
-      }
+    for (const Case& c : {Case{kDecodes, Prestaged::kYes, Ids::kSent}, Case{kDecodes, Prestaged::kNo, Ids::kSent},
+                          Case{settings_.prefill_tokens, Prestaged::kYes, Ids::kSent},
+                          Case{settings_.prefill_tokens, Prestaged::kNo, Ids::kSent},
+                          Case{settings_.prefill_tokens, Prestaged::kNo, Ids::kInFile}}) {
+      PLEIAD_RETURN_IF_ERROR(MeasureOne(c, report));
     }
     stream_ = nullptr;
+    ids_ = nullptr;
     tensors.Detach();
     return WriteReport(report, settings_.json) ? absl::OkStatus() : absl::InternalError("--json");
   }
@@ -242,6 +258,7 @@ class IpcBench {
       PLEIAD_ASSIGN_OR_RETURN(const client::StepResult wanted, stream_->Run(step));
       shared.highway.region = tensors_->Span(0, bytes);
       shared.output_region = tensors_->Span(tensors_->half(), bytes);
+      if (i % 4 >= 2) PutIds(&shared);
       // The step comes while its highway is still being written: the server waits for the ready event.
       PLEIAD_RETURN_IF_ERROR(tensors_->Put(highway));
       PLEIAD_RETURN_IF_ERROR(stream_->Run(shared).status());
@@ -271,22 +288,30 @@ class IpcBench {
     return std::chrono::duration<double, std::micro>(at - begun).count();
   }
 
-  absl::Status MeasureOne(uint32_t tokens, Prestaged prestaged, nlohmann::json& report) {
+  void PutIds(client::Step* step) {
+    const uint64_t bytes = 4 * step->token_ids.size();
+    std::memcpy(ids_->data().data(), step->token_ids.data(), bytes);
+    step->token_region = ids_->Span(0, bytes);
+    step->token_ids.clear();
+  }
+
+  absl::Status MeasureOne(const Case& c, nlohmann::json& report) {
     Figures figures;
-    const uint64_t bytes = Bytes(tokens, client::DType::kF32);
-    const uint32_t steps = tokens == kDecodes ? settings_.decode_steps : settings_.prefill_steps;
+    const uint64_t bytes = Bytes(c.tokens, client::DType::kF32);
+    const uint32_t steps = c.tokens == kDecodes ? settings_.decode_steps : settings_.prefill_steps;
     for (uint32_t round = 0; round <= settings_.rounds; ++round) {  // the first does not count
       Figures of_round;
       PLEIAD_ASSIGN_OR_RETURN(const double busy, BusySeconds());
       for (uint32_t i = 0; i < steps; ++i) {
-        client::Step step = NewStep(tokens, shared_sequences_);
-        if (prestaged == Prestaged::kYes) {
+        client::Step step = NewStep(c.tokens, shared_sequences_);
+        if (c.prestaged == Prestaged::kYes) {
           client::Step hint = step;
           hint.mode = client::StepMode::kPrestage;
           PLEIAD_RETURN_IF_ERROR(stream_->Run(std::move(hint)).status());
         }
         step.highway.region = tensors_->Span(0, bytes);
         step.output_region = tensors_->Span(tensors_->half(), bytes);
+        if (c.ids == Ids::kInFile) PutIds(&step);
         PLEIAD_ASSIGN_OR_RETURN(const double us, Time(std::move(step), of_round));
         of_round.step_us.push_back(us);
       }
@@ -301,14 +326,14 @@ class IpcBench {
       figures.device_us.push_back(Median(of_round.device_us));
     }
     const double echo = Median(figures.echo_us), step = Median(figures.step_us), busy = Median(figures.busy_us);
-    const std::string name = absl::StrCat(tokens == kDecodes ? "64 sequences decode" : "a prefill",
-                                          prestaged == Prestaged::kYes ? ", prestaged" : "");
-    std::printf("%-28s %9.1f %9.1f %9.1f %8.1f %8.1f %8.1f %9.1f\n", name.c_str(), echo, step, step - echo,
+    const std::string name = c.name();
+    std::printf("%-30s %9.1f %9.1f %9.1f %8.1f %8.1f %8.1f %9.1f\n", name.c_str(), echo, step, step - echo,
                 Median(figures.queue_us), Median(figures.resolve_us), Median(figures.device_us), busy);
     std::fflush(stdout);
     report["cases"].push_back({{"name", name},
-                               {"tokens", tokens},
-                               {"prestaged", prestaged == Prestaged::kYes},
+                               {"tokens", c.tokens},
+                               {"prestaged", c.prestaged == Prestaged::kYes},
+                               {"ids_in_file", c.ids == Ids::kInFile},
                                {"echo_64_p50_us", echo},
                                {"p50_us", step},
                                {"us_more", step - echo},
@@ -339,6 +364,7 @@ class IpcBench {
   client::Client* client_ = nullptr;
   std::unique_ptr<client::StepStream> stream_;
   SharedTensors* tensors_ = nullptr;
+  std::unique_ptr<client::SharedRegion> ids_;
   absl::Span<client::Sequence> shared_sequences_, inline_sequences_;
   std::mt19937 random_{41};
 };

@@ -9,6 +9,7 @@
 #include "core/rows/cached_row_store.h"
 #include "core/rows/pread_reader.h"
 #include "core/rows/resident_row_store.h"
+#include "tests/support/hashing_device.h"
 #include "tests/support/rows/label_table.h"
 #include "tests/support/test_device.h"
 
@@ -73,10 +74,21 @@ LocalEngine::LocalEngine(const std::string& checkpoint_dir, const LocalEngineOpt
   device_options.max_tokens = options.max_tokens;
   device_options.threads = options.threads;
   device_options.batch_invariant = options.batch_invariant;
+  std::vector<RowHash> hashes;
+  if (!options.cache_slots && options.rows_found_by != RowsFoundBy::kEngine) {
+    const std::vector<uint64_t> first_slots = ResidentFirstSlots(*checkpoint_);
+    for (uint32_t i = 0; i < layers; ++i) {
+      hashes.push_back({model.hashers[i], Slot(static_cast<uint32_t>(first_slots[i]))});
+    }
+  }
+  device_options.row_hashes = hashes;
   std::unique_ptr<Device> device = OrDie(CreateTestDevice(device_options, std::move(weights), options.device));
   std::unique_ptr<RowReader> reader = CreatePreadReader(checkpoint_->files(), 2);
   std::unique_ptr<RowStore> rows = options.cache_slots ? MakeCached(*checkpoint_, *device, std::move(reader), options)
                                                        : LoadResident(*checkpoint_, *device, *reader);
+  if (options.rows_found_by == RowsFoundBy::kDevice && !device->info().hashes_rows) {
+    device = std::make_unique<HashingDevice>(std::move(device), std::move(hashes), options.hashed_batches);
+  }
   if (options.wrap_rows) rows = options.wrap_rows(std::move(rows));
   if (options.wrap_device) device = options.wrap_device(std::move(device));
   EngineOptions engine_options;

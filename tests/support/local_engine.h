@@ -18,6 +18,10 @@
 
 namespace pleiad::testing {
 
+// Who finds the rows of long steps in a resident table: as a server has it, the engine, or the device, which a
+// HashingDevice stands in for where it does not.
+enum class RowsFoundBy : uint8_t { kAsServed, kEngine, kDevice };
+
 struct LocalEngineOptions {
   uint32_t max_tokens = 256;
   uint32_t max_sequences = 64;
@@ -28,6 +32,8 @@ struct LocalEngineOptions {
   TestDevice device = ChosenTestDevice();
   // Absent: a resident table. Else the slots of the arena of a row cache, whose reads end later and out of order.
   std::optional<uint32_t> cache_slots;
+  RowsFoundBy rows_found_by = RowsFoundBy::kAsServed;
+  std::shared_ptr<std::atomic<uint64_t>> hashed_batches;  // counted by the HashingDevice; may be null
   // Puts something between the engine and its table; may be empty.
   std::function<std::unique_ptr<RowStore>(std::unique_ptr<RowStore>)> wrap_rows;
   // The same for the device, once its table is loaded.

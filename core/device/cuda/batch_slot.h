@@ -17,6 +17,7 @@ struct BatchSlot {
   // Rewritten only when `last` is done.
   PinnedMemoryBlock image;
   DeviceMemoryBlock device_image;
+  DeviceMemoryBlock hashed_rows;  // GatherIndex bits [max_tokens, heads]; empty where plans name places alone
   TensorStaging tensors;
 
   Event uploaded;  // on the upload stream; this, `begun` and `computed` with times
@@ -30,7 +31,8 @@ struct BatchSlot {
 
   Ticket last;  // 0: never used
 
-  static absl::StatusOr<BatchSlot> Create(const PlanShape& shape, uint32_t max_tokens, uint32_t image_tokens);
+  static absl::StatusOr<BatchSlot> Create(const PlanShape& shape, uint32_t max_tokens, uint32_t image_tokens,
+                                          PlanRows rows);
 };
 
 }  // namespace pleiad::cuda

@@ -89,6 +89,11 @@ absl::Status CudaDevice::Wait(Ticket ticket) {
   }
 }
 
+bool CudaDevice::IsIdle() const {
+  MutexLock lock(&mutex_);
+  return queue_.empty() && !retiring_;
+}
+
 bool CudaDevice::IsDone(Ticket ticket) const {
   MutexLock lock(&mutex_);
   if (!lost_.ok() || done_ >= ticket) return true;
@@ -182,7 +187,8 @@ absl::Status CudaDevice::Enqueue(const BatchPlan& plan, BatchSlot& slot, Work* w
     parts = slot.tensors.Begin(plan, copy_in_);
   }
   // Short plans keep one layout, which graphs know.
-  const PlanImageLayout layout(shape_, std::max(tokens, kGraphTokens));
+  const PlanRows rows = plan.hashed.empty() ? PlanRows::kPlaces : PlanRows::kTokens;
+  const PlanImageLayout layout(shape_, std::max(tokens, kGraphTokens), rows);
   if (++stamp_ == 0) {
     // Scalars of 2^32 batches ago must not pass for this one's.
     PLEIAD_RETURN_IF_ERROR(
@@ -190,7 +196,7 @@ absl::Status CudaDevice::Enqueue(const BatchPlan& plan, BatchSlot& slot, Work* w
     stamp_ = 1;
   }
   const PlanImageCounts counts = WritePlanImage(shape_, layout, plan, parts, stamp_, slot.image.data());
-  PLEIAD_RETURN_IF_ERROR(EnqueueUploads(layout, counts, slot));
+  PLEIAD_RETURN_IF_ERROR(EnqueueUploads(plan, layout, counts, slot));
 
   const std::byte* image = slot.device_image.data();
   if (options_.time_kernels) {
@@ -210,15 +216,16 @@ absl::Status CudaDevice::Enqueue(const BatchPlan& plan, BatchSlot& slot, Work* w
   }
   BatchPath path = BatchPath::kLaunches;
   if (embeddings != nullptr) {
-    GatherArgs gather = GatherFrom(slot, layout, plan.layer, tokens);
+    GatherArgs gather = GatherFrom(slot, layout, plan.layer, tokens, rows);
     gather.out = embeddings;
     PLEIAD_RETURN_IF_ERROR(ToStatus(LaunchGather(gather, 0, compute_.get()), "launch of the gather"));
   } else if (tokens > 0) {
-    if (const cudaGraphExec_t graph = FindGraph(slot, plan.layer, tokens); graph != nullptr) {
+    const cudaGraphExec_t graph = rows == PlanRows::kPlaces ? FindGraph(slot, plan.layer, tokens) : nullptr;
+    if (graph != nullptr) {
       path = BatchPath::kGraph;
       PLEIAD_RETURN_IF_ERROR(ToStatus(cudaGraphLaunch(graph, compute_.get()), "cudaGraphLaunch"));
     } else {
-      PLEIAD_RETURN_IF_ERROR(EnqueueStage(slot, plan.layer, layout, {tokens, counts.items, counts.moves}));
+      PLEIAD_RETURN_IF_ERROR(EnqueueStage(slot, plan.layer, layout, {tokens, counts.items, counts.moves, rows}));
     }
   }
   RecordDone(plan);
@@ -238,32 +245,60 @@ absl::Status CudaDevice::Enqueue(const BatchPlan& plan, BatchSlot& slot, Work* w
   return absl::OkStatus();
 }
 
-absl::Status CudaDevice::EnqueueUploads(const PlanImageLayout& layout, const PlanImageCounts& counts, BatchSlot& slot) {
+absl::Status CudaDevice::EnqueueUploads(const BatchPlan& plan, const PlanImageLayout& layout,
+                                        const PlanImageCounts& counts, BatchSlot& slot) {
+  // Beside a batch that runs, uploads have a stream of their own; where none does that only costs calls.
+  const bool alone = counts.uploads == 0 && !slot.tensors.has_inputs() && IsIdle();
+  const cudaStream_t stream = alone ? compute_.get() : upload_.get();
   if (counts.uploads > counts.fills && last_computed_ != nullptr) {
     // A bypassed row may be one that the batch before still gathers.
     PLEIAD_RETURN_IF_ERROR(ToStatus(cudaStreamWaitEvent(upload_.get(), last_computed_, 0), "cudaStreamWaitEvent"));
   }
-  PLEIAD_RETURN_IF_ERROR(ToStatus(
-      cudaMemcpyAsync(slot.device_image.data(), slot.image.data(), counts.bytes, cudaMemcpyHostToDevice, upload_.get()),
-      "cudaMemcpyAsync of the plan"));
+  if (counts.hash_segments > 0) {
+    PLEIAD_RETURN_IF_ERROR(
+        ToStatus(LaunchHashRows(HashFrom(plan, layout, counts, slot), stream), "launch of the row hash"));
+  } else {
+    PLEIAD_RETURN_IF_ERROR(ToStatus(
+        cudaMemcpyAsync(slot.device_image.data(), slot.image.data(), counts.bytes, cudaMemcpyHostToDevice, stream),
+        "cudaMemcpyAsync of the plan"));
+  }
   CopyRowsArgs rows;
   rows.pairs = reinterpret_cast<const RowPair*>(slot.device_image.data() + layout.pairs);
   rows.count = counts.uploads;
   rows.row_bytes = row_bytes_;
   rows.from = staging_.data();
   rows.to = device_staging_.data();
-  PLEIAD_RETURN_IF_ERROR(ToStatus(LaunchUploadRows(rows, upload_.get()), "launch of the upload"));
-  PLEIAD_RETURN_IF_ERROR(slot.tensors.EnqueueInputs(upload_.get()));
-  PLEIAD_RETURN_IF_ERROR(ToStatus(cudaEventRecord(slot.uploaded.get(), upload_.get()), "cudaEventRecord"));
+  PLEIAD_RETURN_IF_ERROR(ToStatus(LaunchUploadRows(rows, stream), "launch of the upload"));
+  PLEIAD_RETURN_IF_ERROR(slot.tensors.EnqueueInputs(stream));
+  PLEIAD_RETURN_IF_ERROR(ToStatus(cudaEventRecord(slot.uploaded.get(), stream), "cudaEventRecord"));
+  if (alone) return absl::OkStatus();
   return ToStatus(cudaStreamWaitEvent(compute_.get(), slot.uploaded.get(), 0), "cudaStreamWaitEvent");
 }
 
+HashArgs CudaDevice::HashFrom(const BatchPlan& plan, const PlanImageLayout& layout, const PlanImageCounts& counts,
+                              const BatchSlot& slot) const {
+  constexpr uint64_t kPiece = sizeof(uint4);
+  HashArgs args = hashes_.of(plan.layer);
+  args.segments = reinterpret_cast<const HashSegment*>(slot.image.data() + layout.hash_segments);
+  args.ids = reinterpret_cast<const uint32_t*>(slot.image.data() + layout.hash_ids);
+  args.num_segments = counts.hash_segments;
+  args.num_tokens = plan.num_tokens;
+  args.rows = slot.hashed_rows.As<uint32_t>();
+  args.image = slot.image.As<const uint4>();
+  args.device_image = slot.device_image.As<uint4>();
+  args.pieces = static_cast<uint32_t>((layout.items + counts.items * sizeof(ChainItem)) / kPiece);
+  args.moves_at = static_cast<uint32_t>(layout.moves / kPiece);
+  args.moves = static_cast<uint32_t>(counts.moves * sizeof(UndoMove) / kPiece);
+  return args;
+}
+
 GatherArgs CudaDevice::GatherFrom(const BatchSlot& slot, const PlanImageLayout& layout, LayerOrdinal layer,
-                                  uint32_t tokens) const {
+                                  uint32_t tokens, PlanRows rows) const {
   const std::byte* image = slot.device_image.data();
   GatherArgs args;
   args.header = reinterpret_cast<const PlanHeader*>(image);
-  args.rows = reinterpret_cast<const uint32_t*>(image + layout.gather);
+  args.rows = rows == PlanRows::kTokens ? slot.hashed_rows.As<const uint32_t>()
+                                        : reinterpret_cast<const uint32_t*>(image + layout.gather);
   args.max_rows = tokens * options_.geometry.heads();
   args.arena = arena_.data();
   args.staging = device_staging_.data();
@@ -283,7 +318,7 @@ bool CudaDevice::ProjectsRows(uint32_t tokens) const {
 absl::Status CudaDevice::EnqueueProjection(const BatchSlot& slot, LayerOrdinal layer, const PlanImageLayout& layout,
                                            const StageSizes& sizes) {
   const LayerPointers pointers = layers_[layer.value()].pointers();
-  GatherArgs gather = GatherFrom(slot, layout, layer, sizes.tokens);
+  GatherArgs gather = GatherFrom(slot, layout, layer, sizes.tokens, sizes.rows);
   if (ProjectsFew(sizes.tokens)) {
     ProjectFewArgs args;
     args.gather = gather;
@@ -324,76 +359,6 @@ absl::Status CudaDevice::EnqueueStage(const BatchSlot& slot, LayerOrdinal layer,
   args.gates = gates_.As<ChainGate>();
   args.once = HasItemsOfOne(shape_, sizes.tokens) ? 1 : 0;
   return ToStatus(LaunchGateConv(args, sizes.items, compute_.get()), "launch of gate and conv");
-}
-
-// ---- carries -------------------------------------------------------------------------------------------------------
-
-absl::StatusOr<Ticket> CudaDevice::ReadCarry(const CarryRead& read) {
-  PLEIAD_RETURN_IF_ERROR(lost());
-  Work work;
-  work.place = carry_io_.Next();
-  work.rows = read.rows;
-  PLEIAD_RETURN_IF_ERROR(Wait(carry_io_.at(work.place).last));
-  absl::Status status = CheckCarry(options_, read.carry, read.ring);
-  status.Update(UseGpu());
-  if (status.ok()) status = EnqueueReadCarry(read, &work);
-  if (!status.ok()) return Lose(std::move(status));
-  return Push(work);
-}
-
-absl::StatusOr<Ticket> CudaDevice::WriteCarry(const CarryWrite& write) {
-  PLEIAD_RETURN_IF_ERROR(lost());
-  Work work;
-  work.place = carry_io_.Next();
-  PLEIAD_RETURN_IF_ERROR(Wait(carry_io_.at(work.place).last));
-  absl::Status status = CheckCarry(options_, write.carry, RingView{});
-  status.Update(UseGpu());
-  if (status.ok()) status = EnqueueWriteCarry(write, &work);
-  if (!status.ok()) return Lose(std::move(status));
-  return Push(work);
-}
-
-absl::Status CudaDevice::EnqueueReadCarry(const CarryRead& read, Work* work) {
-  CarryIo::Place& place = carry_io_.at(work->place);
-  const uint32_t valid = std::min(read.ring.valid, carries_.state_len);
-  PLEIAD_RETURN_IF_ERROR(
-      ToStatus(LaunchReadCarry(carries_, read.carry.value(), read.ring.cursor, valid, place.rows, compute_.get()),
-               "launch of a carry's read"));
-  work->done = place.done.get();
-  return ToStatus(cudaEventRecord(work->done, compute_.get()), "cudaEventRecord");
-}
-
-absl::Status CudaDevice::EnqueueWriteCarry(const CarryWrite& write, Work* work) {
-  CarryIo::Place& place = carry_io_.at(work->place);
-  if (place.rows != nullptr) std::memcpy(place.rows, write.rows, carry_io_.place_bytes());
-  PLEIAD_RETURN_IF_ERROR(ToStatus(LaunchWriteCarry(carries_, write.carry.value(), place.rows, compute_.get()),
-                                  "launch of a carry's write"));
-  work->done = place.done.get();
-  return ToStatus(cudaEventRecord(work->done, compute_.get()), "cudaEventRecord");
-}
-
-// What was enqueued is done, so the copies on the stream of the batches come between them.
-absl::Status CudaDevice::CopyWholeCarry(CarrySlot carry, size_t values, float* out, const float* in) {
-  PLEIAD_RETURN_IF_ERROR(CheckWholeCarry(options_, carry, values));
-  PLEIAD_RETURN_IF_ERROR(lost());
-  if (values == 0) return absl::OkStatus();
-  float* const rows = carries_.rows + carry.value() * values;
-  absl::Status status = UseGpu();
-  if (status.ok()) {
-    status = ToStatus(cudaMemcpyAsync(out != nullptr ? out : rows, out != nullptr ? rows : in, values * sizeof(float),
-                                      cudaMemcpyDefault, compute_.get()),
-                      "cudaMemcpyAsync of a carry");
-  }
-  if (status.ok()) status = ToStatus(cudaStreamSynchronize(compute_.get()), "cudaStreamSynchronize");
-  return status.ok() ? status : Lose(std::move(status));
-}
-
-absl::Status CudaDevice::SaveCarry(CarrySlot carry, absl::Span<float> rows) {
-  return CopyWholeCarry(carry, rows.size(), rows.data(), nullptr);
-}
-
-absl::Status CudaDevice::LoadCarry(CarrySlot carry, absl::Span<const float> rows) {
-  return CopyWholeCarry(carry, rows.size(), nullptr, rows.data());
 }
 
 }  // namespace pleiad::cuda

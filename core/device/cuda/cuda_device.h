@@ -19,6 +19,7 @@
 #include "core/device/cuda/key_value_gemm.h"
 #include "core/device/cuda/layer_memory.h"
 #include "core/device/cuda/owners.h"
+#include "core/device/cuda/row_hashes.h"
 #include "core/device/device.h"
 #include "core/device/import_table.h"
 
@@ -69,6 +70,7 @@ class CudaDevice : public Device {
     uint32_t tokens;
     uint32_t items;
     uint32_t moves;
+    PlanRows rows = PlanRows::kPlaces;
   };
 
   explicit CudaDevice(const DeviceOptions& options);
@@ -92,7 +94,11 @@ class CudaDevice : public Device {
   absl::Status Enqueue(const BatchPlan& plan, BatchSlot& slot, Work* work);
   // Tells the clients whose memory the batch uses.
   void RecordDone(const BatchPlan& plan) const;
-  absl::Status EnqueueUploads(const PlanImageLayout& layout, const PlanImageCounts& counts, BatchSlot& slot);
+  // The image of `plan` and what it refers to, ahead of the stage.
+  absl::Status EnqueueUploads(const BatchPlan& plan, const PlanImageLayout& layout, const PlanImageCounts& counts,
+                              BatchSlot& slot) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Nothing is enqueued that was not seen done.
+  bool IsIdle() const ABSL_LOCKS_EXCLUDED(mutex_);
   // The stage of a batch whose image is in place.
   absl::Status EnqueueStage(const BatchSlot& slot, LayerOrdinal layer, const PlanImageLayout& layout,
                             const StageSizes& sizes);
@@ -101,8 +107,10 @@ class CudaDevice : public Device {
   // Whether gather and projection of a batch are one kernel: for few tokens, which does no undo moves, or for more.
   bool ProjectsFew(uint32_t tokens) const;
   bool ProjectsRows(uint32_t tokens) const;
-  GatherArgs GatherFrom(const BatchSlot& slot, const PlanImageLayout& layout, LayerOrdinal layer,
-                        uint32_t tokens) const;
+  HashArgs HashFrom(const BatchPlan& plan, const PlanImageLayout& layout, const PlanImageCounts& counts,
+                    const BatchSlot& slot) const;
+  GatherArgs GatherFrom(const BatchSlot& slot, const PlanImageLayout& layout, LayerOrdinal layer, uint32_t tokens,
+                        PlanRows rows) const;
   // Null: none.
   cudaGraphExec_t FindGraph(const BatchSlot& slot, LayerOrdinal layer, uint32_t tokens) const;
   // All rows of a carry to `out` or, where that is null, from `in`; blocks.
@@ -134,6 +142,7 @@ class CudaDevice : public Device {
   DeviceMemoryBlock key_value_;   // BF16 [scratch_tokens, C + H]
   DeviceMemoryBlock gates_;       // ChainGate [scratch_tokens, hc]
   CarryMemory carries_;
+  RowHashes hashes_;
   std::unique_ptr<KeyValueGemm> gemm_;
   CarryIo carry_io_;
   std::array<BatchSlot, kSlots> slots_;

@@ -135,8 +135,11 @@ absl::Status CudaDevice::AllocateStage() {
   PLEIAD_RETURN_IF_ERROR(ToStatus(PrepareProjectRows(geometry.channels() + geometry.hidden_size, geometry.embed_dim,
                                                      geometry.head_dim(), &project_rows_tokens_),
                                   "preparing the projection of few tokens"));
+  PLEIAD_ASSIGN_OR_RETURN(hashes_, RowHashes::Create(options_.row_hashes));
+  const PlanRows rows = options_.row_hashes.empty() ? PlanRows::kPlaces : PlanRows::kTokens;
+  info_.hashes_rows = rows == PlanRows::kTokens;
   for (BatchSlot& slot : slots_) {
-    PLEIAD_ASSIGN_OR_RETURN(slot, BatchSlot::Create(shape_, options_.max_tokens, scratch_tokens_));
+    PLEIAD_ASSIGN_OR_RETURN(slot, BatchSlot::Create(shape_, options_.max_tokens, scratch_tokens_, rows));
   }
   // Snapshots of all layers, twice as many as batches are in flight, before one waits for the oldest.
   const uint32_t places = 2 * kSlots * static_cast<uint32_t>(layers_.size());
@@ -200,11 +203,11 @@ void CudaDevice::Describe() {
   info_.memory.staging = staging_.size();
   info_.memory.carries = carry_rows_.size();
   for (const LayerMemory& layer : layers_) info_.memory.weights += layer.bytes();
-  info_.memory.scratch =
-      device_staging_.size() + embeddings_.size() + key_value_.size() + gates_.size() + gemm_->workspace_bytes();
+  info_.memory.scratch = device_staging_.size() + embeddings_.size() + key_value_.size() + gates_.size() +
+                         gemm_->workspace_bytes() + hashes_.bytes();
   info_.memory.pinned = carry_io_.pinned_bytes();
   for (const BatchSlot& slot : slots_) {
-    info_.memory.scratch += slot.device_image.size() + slot.tensors.device_bytes();
+    info_.memory.scratch += slot.device_image.size() + slot.hashed_rows.size() + slot.tensors.device_bytes();
     info_.memory.pinned += slot.image.size() + slot.tensors.pinned_bytes();
   }
 }

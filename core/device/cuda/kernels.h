@@ -67,6 +67,12 @@ struct alignas(16) UndoMove {
   uint32_t to_ring = 0;
 };
 
+// Tokens whose rows the device finds: `ids` from first_id on are the segment's history [N-1] and its tokens.
+struct HashSegment {
+  uint32_t first_token = 0;  // of the batch
+  uint32_t first_id = 0;
+};
+
 // ---- memory of the device ------------------------------------------------------------------------------------------
 
 struct CarryMemory {
@@ -128,6 +134,34 @@ struct ProjectRowsArgs {
 cudaError_t LaunchProjectRows(const ProjectRowsArgs& args, uint32_t multiprocessors, cudaStream_t stream);
 // Before the first launch: the most tokens that this GPU takes for a shape, 0 where it takes none.
 cudaError_t PrepareProjectRows(uint32_t outputs, uint32_t embed, uint32_t head_dim, uint32_t* max_tokens);
+
+// One hash head of a layer whose rows stay where they are.
+struct HashHead {
+  uint64_t size = 0;
+  uint64_t reciprocal = 0;  // floor((2^64 - 1) / size)
+  uint64_t first_slot = 0;
+};
+struct HashArgs {
+  const HashHead* heads = nullptr;        // [heads]
+  const uint64_t* multipliers = nullptr;  // [N]
+  uint32_t context_len = 0;               // N-1
+  uint32_t heads_per_ngram = 0;
+  uint32_t eos_token_id = 0;
+  // In pinned memory of the host, as is the image.
+  const HashSegment* segments = nullptr;  // [num_segments], at least one, of at least one token each
+  const uint32_t* ids = nullptr;
+  uint32_t num_segments = 0;
+  uint32_t num_tokens = 0;   // T, at least one
+  uint32_t* rows = nullptr;  // GatherIndex bits [T, heads]
+  // What other kernels read of the image, in pieces of 16 bytes: from its start on, and from moves_at on.
+  const uint4* image = nullptr;
+  uint4* device_image = nullptr;
+  uint32_t pieces = 0;
+  uint32_t moves_at = 0;
+  uint32_t moves = 0;
+};
+// Finds the rows, and brings the image along: one launch, where a copy ahead of it would be a second call.
+cudaError_t LaunchHashRows(const HashArgs& args, cudaStream_t stream);
 
 struct CopyRowsArgs {
   const RowPair* pairs = nullptr;

@@ -96,14 +96,36 @@ class Items {
 
 }  // namespace
 
-PlanImageLayout::PlanImageLayout(const PlanShape& shape, uint32_t token_capacity) {
+PlanImageLayout::PlanImageLayout(const PlanShape& shape, uint32_t token_capacity, PlanRows kind) {
   const uint64_t rows = uint64_t{token_capacity} * shape.geometry.heads();
   items = sizeof(PlanHeader);
-  gather = items + uint64_t{token_capacity} * sizeof(ChainItem);
-  moves = Align(gather + rows * sizeof(uint32_t));
+  gather = hash_segments = items + uint64_t{token_capacity} * sizeof(ChainItem);
+  hash_ids = Align(hash_segments + uint64_t{token_capacity} * sizeof(HashSegment));
+  moves = kind == PlanRows::kPlaces
+              ? Align(gather + rows * sizeof(uint32_t))
+              : Align(hash_ids + uint64_t{token_capacity} * shape.geometry.ngram_size * sizeof(uint32_t));
   pairs = moves + uint64_t{shape.carries} * sizeof(UndoMove);
   bytes = pairs + Align((shape.staging_rows + rows) * sizeof(RowPair));
 }
+
+namespace {
+
+uint32_t WriteHashed(const PlanImageLayout& layout, const BatchPlan& plan, std::byte* to) {
+  auto* segments = reinterpret_cast<HashSegment*>(to + layout.hash_segments);
+  auto* ids = reinterpret_cast<uint32_t*>(to + layout.hash_ids);
+  HashSegment next;
+  for (const HashedTokens& hashed : plan.hashed) {
+    *segments++ = next;
+    std::copy(hashed.history.begin(), hashed.history.end(), ids + next.first_id);
+    next.first_id += static_cast<uint32_t>(hashed.history.size());
+    std::copy(hashed.tokens.begin(), hashed.tokens.end(), ids + next.first_id);
+    next.first_id += static_cast<uint32_t>(hashed.tokens.size());
+    next.first_token += static_cast<uint32_t>(hashed.tokens.size());
+  }
+  return static_cast<uint32_t>(plan.hashed.size());
+}
+
+}  // namespace
 
 PlanImageCounts WritePlanImage(const PlanShape& shape, const PlanImageLayout& layout, const BatchPlan& plan,
                                absl::Span<const PartAddress> parts, uint32_t stamp, std::byte* to) {
@@ -111,6 +133,7 @@ PlanImageCounts WritePlanImage(const PlanShape& shape, const PlanImageLayout& la
   auto* pairs = reinterpret_cast<RowPair*>(to + layout.pairs);
   for (const Fill& fill : plan.fills) pairs[counts.fills++] = {fill.staging_row, fill.slot.value()};
   counts.uploads = counts.fills;
+  if (!plan.hashed.empty()) counts.hash_segments = WriteHashed(layout, plan, to);
   auto* gather = reinterpret_cast<uint32_t*>(to + layout.gather);
   uint32_t any = 0;
   for (size_t i = 0; i < plan.gather.size(); ++i) {
@@ -130,7 +153,7 @@ PlanImageCounts WritePlanImage(const PlanShape& shape, const PlanImageLayout& la
     // After a move back by undo the undo rows are those a long step would set aside.
     moves[counts.moves++] = {segment.carry.value(), segment.ring.cursor, rows, segment.undo_to_ring ? 1u : 0u};
   }
-  const PlanHeader header{counts.items, static_cast<uint32_t>(plan.gather.size()), stamp, counts.moves};
+  const PlanHeader header{counts.items, plan.num_tokens * shape.geometry.heads(), stamp, counts.moves};
   std::memcpy(to, &header, sizeof(header));
   counts.bytes = counts.uploads > 0 ? layout.pairs + counts.uploads * sizeof(RowPair)
                                     : layout.moves + counts.moves * sizeof(UndoMove);

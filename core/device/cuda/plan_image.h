@@ -27,14 +27,19 @@ struct PartAddress {
   bool spread = false;
 };
 
+// How a plan tells which rows it gathers: their places, or the tokens they are found by.
+enum class PlanRows : uint8_t { kPlaces, kTokens };
+
 // Offsets in the image, the same for all batches of one `token_capacity`; all are multiples of 16.
 struct PlanImageLayout {
-  PlanImageLayout(const PlanShape& shape, uint32_t token_capacity);
+  PlanImageLayout(const PlanShape& shape, uint32_t token_capacity, PlanRows rows = PlanRows::kPlaces);
 
-  uint64_t items;   // ChainItem [token_capacity]; the header lies before
-  uint64_t gather;  // GatherIndex bits [token_capacity, heads]
-  uint64_t moves;   // UndoMove [carries]
-  uint64_t pairs;   // RowPair [staging_rows + token_capacity * heads]: fills, then bypassed rows
+  uint64_t items;          // ChainItem [token_capacity]; the header lies before
+  uint64_t gather;         // of kPlaces: GatherIndex bits [token_capacity, heads]
+  uint64_t hash_segments;  // of kTokens: HashSegment [token_capacity]
+  uint64_t hash_ids;       // of kTokens: uint32 [token_capacity * N], history and tokens of each segment
+  uint64_t moves;          // UndoMove [carries]
+  uint64_t pairs;          // RowPair [staging_rows + token_capacity * heads]: fills, then bypassed rows
   uint64_t bytes;
 };
 
@@ -43,13 +48,15 @@ struct PlanImageCounts {
   uint32_t fills = 0;    // of the pairs, the first ones
   uint32_t uploads = 0;  // pairs
   uint32_t moves = 0;
+  uint32_t hash_segments = 0;
   uint64_t bytes = 0;  // of the image, up to the last that is used
 };
 
 // Whether every batch of at most `tokens` tokens becomes items of one token each.
 inline bool HasItemsOfOne(const PlanShape& shape, uint32_t tokens) { return tokens <= shape.concurrent_items; }
 
-// Writes `plan`, which has passed CheckPlan, at `to` (16-byte aligned, room for the layout). `parts` [plan.parts].
+// Writes `plan`, which has passed CheckPlan and has the layout's kind of rows, at `to` (16-byte aligned, room for the
+// layout). `parts` [plan.parts].
 PlanImageCounts WritePlanImage(const PlanShape& shape, const PlanImageLayout& layout, const BatchPlan& plan,
                                absl::Span<const PartAddress> parts, uint32_t stamp, std::byte* to);
 

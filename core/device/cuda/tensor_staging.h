@@ -41,6 +41,7 @@ class TensorStaging {
   // For batches that only gather: the BF16 rows [T, E], for EnqueueOutputs and Finish.
   uint16_t* BeginEmbeddings(const BatchPlan& plan);
 
+  bool has_inputs() const { return !inputs_.empty() || !pinned_in_.empty(); }
   bool has_outputs() const { return !outputs_.empty() || !pinned_out_.empty(); }
   uint64_t pinned_bytes() const { return pinned_.size(); }
   uint64_t device_bytes() const { return device_.size(); }

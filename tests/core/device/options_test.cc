@@ -80,6 +80,33 @@ TEST(OptionsTest, MemoryThatCannotBeHadIsResourceExhausted) {
   EXPECT_THAT(std::string(device.status().message()), HasSubstr("carry pool"));
 }
 
+DeviceOptions HashingOptions() {
+  DeviceOptions options = GoodOptions();
+  HashConstants constants{.multipliers = {3, 5, 7},
+                          .head_sizes = {20, 21, 22, 23},
+                          .head_offsets = {0, 20, 41, 63},
+                          .usable_rows = 86,
+                          .padded_rows = 90};
+  options.row_hashes.push_back({NgramHasher(std::move(constants), 3, 2, 1), Slot(14)});
+  return options;
+}
+
+TEST(OptionsTest, RowHashesThatNameNoRowsOfTheArenaAreRefusedByName) {
+  const auto refusal = [](const DeviceOptions& options) {
+    return std::string(CheckDevice(options, {WeightsOf(MakeModel({}, 71))}).message());
+  };
+  EXPECT_EQ(refusal(HashingOptions()), "");
+  DeviceOptions options = HashingOptions();
+  options.row_hashes[0].first_slot = Slot(15);
+  EXPECT_THAT(refusal(options), HasSubstr("row_hashes.first_slot = 15: its rows end at 101: must be <= arena_slots"));
+  options = HashingOptions();
+  options.row_hashes.push_back(options.row_hashes[0]);
+  EXPECT_THAT(refusal(options), HasSubstr("row_hashes.size = 2: must be 1"));
+  options = HashingOptions();
+  options.row_hashes[0].hasher = NgramHasher(options.row_hashes[0].hasher.constants(), 2, 4, 1);
+  EXPECT_THAT(refusal(options), HasSubstr("row_hashes.heads = 4: must be 4, over 2 ids before a token"));
+}
+
 using CpuMemoryTest = testing::CpuDeviceTest;
 
 TEST_F(CpuMemoryTest, MemoryIsCounted) {
@@ -95,6 +122,43 @@ struct PlanCase {
   const char* field;
   std::function<void(BatchPlan&)> spoil;
 };
+
+TEST(PlanCheckTest, BadTokensInThePlaceOfAGatherAreRefusedByName) {
+  const DeviceOptions options = HashingOptions();
+  alignas(16) static std::byte tensor[4 * 96 * 4];
+  static const std::vector<uint32_t> kIds = {1, 2, 3, 4, 5};
+  BatchPlan good;
+  good.num_tokens = 4;
+  good.hashed = {{absl::MakeConstSpan(kIds).first(2), absl::MakeConstSpan(kIds).first(1)},
+                 {absl::MakeConstSpan(kIds).first(2), absl::MakeConstSpan(kIds).first(3)}};
+  good.segments = {{.carry = CarrySlot(2), .num_tokens = 1}, {.carry = CarrySlot(1), .first_token = 1}, {}};
+  good.segments[2].first_token = 1;
+  good.segments[2].num_tokens = 3;
+  good.parts = {TensorPart{.num_tokens = 4, .output = tensor}};
+  ASSERT_EQ(CheckPlan(options, 1, TensorMemory::kDevice, good), absl::OkStatus());
+  static Bf16 embeddings[4 * 40];
+  const PlanCase cases[] = {
+      {"gather.size", [](auto& p) { p.gather.assign(16, GatherIndex::OfSlot(Slot(1))); }},
+      {"fills.size",
+       [](auto& p) {
+         p.fills = {{0, Slot(1)}};
+       }},
+      {"embeddings", [](auto& p) { p.embeddings = embeddings; }},
+      {"hashed.size", [](auto& p) { p.hashed.pop_back(); }},
+      {"hashed.size", [](auto& p) { p.hashed.push_back(p.hashed[0]); }},
+      {"hashed.tokens.size", [](auto& p) { p.hashed[1].tokens.remove_suffix(1); }},
+      {"hashed.history.size", [](auto& p) { p.hashed[1].history.remove_suffix(1); }},
+  };
+  for (const PlanCase& c : cases) {
+    BatchPlan plan = good;
+    c.spoil(plan);
+    const absl::Status status = CheckPlan(options, 1, TensorMemory::kDevice, plan);
+    EXPECT_EQ(status.code(), absl::StatusCode::kInternal) << c.field;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(std::string("plan: ") + c.field + " = ")) << status;
+  }
+  const absl::Status without = CheckPlan(GoodOptions(), 1, TensorMemory::kDevice, good);
+  EXPECT_THAT(std::string(without.message()), HasSubstr("plan: hashed.size = 2: must be 0 without row_hashes"));
+}
 
 TEST(PlanCheckTest, BadPlansAreRefusedByName) {
   const DeviceOptions options = GoodOptions();

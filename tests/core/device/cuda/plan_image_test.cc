@@ -193,6 +193,45 @@ TEST_P(PlanImageTest, RowsToGatherFillAndUploadAreThePlans) {
   EXPECT_LE(counts_.bytes, layout_.bytes);
 }
 
+TEST_P(PlanImageTest, TokensInThePlaceOfAGatherAreThePlans) {
+  BatchPlan plan = made_.plan;
+  plan.gather.clear();
+  plan.fills.clear();
+  std::vector<uint32_t> ids(plan.num_tokens + shape_.geometry.context_len());
+  for (uint32_t& id : ids) id = static_cast<uint32_t>(random_());
+  for (const SegmentPlan& segment : plan.segments) {
+    if (segment.num_tokens == 0) continue;
+    const auto from = absl::MakeConstSpan(ids).subspan(segment.first_token);
+    plan.hashed.push_back(
+        {from.first(shape_.geometry.context_len()), from.subspan(shape_.geometry.context_len(), segment.num_tokens)});
+  }
+  const PlanImageLayout layout(shape_, std::max(1u, plan.num_tokens), PlanRows::kTokens);
+  std::vector<std::byte> image(layout.bytes, std::byte{0xEE});
+  const PlanImageCounts counts = WritePlanImage(shape_, layout, plan, made_.addresses, 77, image.data());
+  EXPECT_EQ(At<PlanHeader>(image, 0, 0).num_rows, plan.num_tokens * shape_.geometry.heads());
+  EXPECT_EQ(counts.uploads, 0u);
+  EXPECT_EQ(counts.items, counts_.items);
+  EXPECT_EQ(counts.moves, counts_.moves);
+  EXPECT_EQ(std::memcmp(image.data() + layout.items, image_.data() + layout_.items, counts.items * sizeof(ChainItem)),
+            0);
+  EXPECT_EQ(std::memcmp(image.data() + layout.moves, image_.data() + layout_.moves, counts.moves * sizeof(UndoMove)),
+            0);
+  ASSERT_EQ(counts.hash_segments, plan.hashed.size());
+  uint32_t first_token = 0, first_id = 0;
+  for (uint32_t i = 0; i < counts.hash_segments; ++i) {
+    const auto segment = At<HashSegment>(image, layout.hash_segments, i);
+    EXPECT_EQ(segment.first_token, first_token);
+    EXPECT_EQ(segment.first_id, first_id);
+    for (const auto part : {plan.hashed[i].history, plan.hashed[i].tokens}) {
+      for (const uint32_t id : part) EXPECT_EQ(At<uint32_t>(image, layout.hash_ids, first_id++), id);
+    }
+    first_token += static_cast<uint32_t>(plan.hashed[i].tokens.size());
+  }
+  EXPECT_EQ(first_token, plan.num_tokens);
+  EXPECT_GE(counts.bytes, layout.moves);
+  EXPECT_LE(counts.bytes, layout.bytes);
+}
+
 TEST_P(PlanImageTest, UndoRowsMoveOneWayPerSegment) {
   std::vector<UndoMove> expected;
   for (const SegmentPlan& segment : made_.plan.segments) {

@@ -1,0 +1,165 @@
+// Steps whose rows the device finds: the answers are those of an engine that finds them itself, bit by bit.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <future>
+#include <memory>
+#include <random>
+#include <vector>
+
+#include "tests/support/checkpoint_writer.h"
+#include "tests/support/local_engine.h"
+#include "tests/support/temp_dir.h"
+
+namespace pleiad::testing {
+namespace {
+
+constexpr uint32_t kMaxTokens = 400;
+
+class HashedStepsTest : public ::testing::Test {
+ protected:
+  HashedStepsTest() {
+    CheckpointSpec spec;
+    spec.geometry = {.hidden_size = 20, .hc_count = 2, .embed_dim = 48, .ngram_size = 4, .heads_per_ngram = 2};
+    spec.ple_layer_ids = {2, 3};
+    WriteCheckpoint(spec, dir_.path());
+    LocalEngineOptions options;
+    options.max_tokens = kMaxTokens;
+    options.batch_invariant = true;
+    options.rows_found_by = RowsFoundBy::kEngine;
+    engine_ = std::make_unique<LocalEngine>(dir_.path(), options);
+    options.rows_found_by = RowsFoundBy::kDevice;
+    options.hashed_batches = hashed_batches_;
+    device_ = std::make_unique<LocalEngine>(dir_.path(), options);
+  }
+
+  uint32_t channels() const { return engine_->config().geometry.channels(); }
+  std::vector<uint32_t> Tokens(uint32_t count) {
+    std::vector<uint32_t> tokens(count);
+    for (uint32_t& token : tokens) token = random_() % 12 == 0 ? 7 : random_() % 1000;  // 7: EOS
+    return tokens;
+  }
+  std::vector<float> Highway(uint32_t tokens) {
+    std::vector<float> highway(size_t{tokens} * channels());
+    std::uniform_real_distribution<float> value(-2, 2);
+    for (float& f : highway) f = value(random_);
+    return highway;
+  }
+  // The same to both; the ids of `sequences` are the reference's, and their fellows'.
+  using Pair = std::pair<SequenceId, SequenceId>;
+  Pair Open() { return {engine_->Open(), device_->Open()}; }
+  struct Sent {
+    std::future<StepAnswer> engine, device;
+  };
+  Sent Submit(const StepRequest& request, const std::vector<Pair>& sequences, const std::vector<float>& highway) {
+    StepRequest of_engine = request, of_device = request;
+    for (size_t i = 0; i < sequences.size(); ++i) {
+      of_engine.segments[i].sequence = sequences[i].first;
+      of_device.segments[i].sequence = sequences[i].second;
+    }
+    return {engine_->Submit(std::move(of_engine), highway), device_->Submit(std::move(of_device), highway)};
+  }
+  static void ExpectSame(Sent sent) {
+    const StepAnswer want = sent.engine.get(), got = sent.device.get();
+    ASSERT_TRUE(want.result.outcome.ok()) << want.result.outcome.message;
+    ASSERT_TRUE(got.result.outcome.ok()) << got.result.outcome.message;
+    ASSERT_EQ(got.output.size(), want.output.size());
+    EXPECT_EQ(std::memcmp(got.output.data(), want.output.data(), got.output.size() * sizeof(float)), 0);
+    EXPECT_EQ(got.result.stats.rows.hits, want.result.stats.rows.hits);
+    EXPECT_EQ(got.result.stats.rows.misses, 0u);
+    ASSERT_EQ(got.result.segments.size(), want.result.segments.size());
+    for (size_t i = 0; i < got.result.segments.size(); ++i) {
+      EXPECT_EQ(got.result.segments[i].position, want.result.segments[i].position);
+    }
+  }
+
+  TempDir dir_;
+  std::mt19937 random_{17};
+  std::shared_ptr<std::atomic<uint64_t>> hashed_batches_ = std::make_shared<std::atomic<uint64_t>>(0);
+  std::unique_ptr<LocalEngine> engine_, device_;
+};
+
+TEST_F(HashedStepsTest, StepsOfAnyLengthAreTheEngines) {
+  const Pair sequence = Open();
+  for (const LayerIndex layer : engine_->config().ple_layers) {
+    for (const uint32_t count : {1u, 64u, 65u, 3u, 200u, 400u, 66u}) {
+      const StepRequest request = OneSegment({}, layer, Tokens(count));
+      ExpectSame(Submit(request, {sequence}, Highway(count)));
+    }
+  }
+  if (ChosenTestDevice() == TestDevice::kCpu) {
+    EXPECT_EQ(hashed_batches_->load(), 8u) << "65, 200, 400 and 66 tokens, of two layers";
+  }
+}
+
+TEST_F(HashedStepsTest, ManyAtOnceOfManySequencesAreTheEngines) {
+  std::vector<Pair> all;
+  for (int i = 0; i < 12; ++i) all.push_back(Open());
+  for (int round = 0; round < 20; ++round) {
+    std::vector<Sent> sent;
+    for (int steps = 0; steps < 5; ++steps) {
+      std::shuffle(all.begin(), all.end(), random_);
+      StepRequest request;
+      request.layer = engine_->config().ple_layers[static_cast<size_t>(round) % 2];
+      request.output.kind = OutputKind::kDelta;
+      std::vector<Pair> named;
+      uint32_t total = 0;
+      const size_t segments = 1 + random_() % all.size();
+      for (size_t i = 0; i < segments; ++i) {
+        StepSegment segment;
+        segment.num_tokens = static_cast<uint32_t>(random_() % (random_() % 4 == 0 ? 100 : 4));
+        segment.fresh = random_() % 6 == 0;
+        if (total + segment.num_tokens > kMaxTokens) break;
+        total += segment.num_tokens;
+        // One of them leaves nothing behind.
+        named.push_back(i == 3 ? Pair() : all[i]);
+        if (i == 3) segment.fresh = false;
+        request.segments.push_back(segment);
+      }
+      request.token_ids = Tokens(total);
+      const std::vector<float> highway = Highway(total);
+      if (random_() % 2 == 0) {
+        StepRequest prestage = request;
+        prestage.mode = StepMode::kPrestage;
+        Sent staged = Submit(prestage, named, {});
+        if (random_() % 2 == 0) staged.device.wait();
+      }
+      sent.push_back(Submit(request, named, highway));
+    }
+    for (Sent& step : sent) {
+      const StepAnswer want = step.engine.get(), got = step.device.get();
+      ASSERT_EQ(got.result.outcome.code, want.result.outcome.code) << got.result.outcome.message;
+      ASSERT_TRUE(want.result.outcome.ok()) << want.result.outcome.message;
+      ASSERT_EQ(got.output.size(), want.output.size());
+      EXPECT_EQ(std::memcmp(got.output.data(), want.output.data(), got.output.size() * sizeof(float)), 0);
+    }
+  }
+  if (ChosenTestDevice() == TestDevice::kCpu) {
+    EXPECT_GT(hashed_batches_->load(), 20u);
+  }
+}
+
+TEST_F(HashedStepsTest, WhatIsPrestagedAndUsedInPartsIsTheEngines) {
+  const LayerIndex layer = engine_->config().ple_layers[0];
+  const Pair sequence = Open();
+  for (const std::vector<uint32_t>& parts : {std::vector<uint32_t>{200}, {100, 50, 50}, {10, 190}, {64, 65, 71}}) {
+    const std::vector<uint32_t> tokens = Tokens(200);
+    StepRequest prestage = OneSegment({}, layer, tokens);
+    prestage.mode = StepMode::kPrestage;
+    Sent staged = Submit(prestage, {sequence}, {});
+    staged.engine.wait();
+    staged.device.wait();
+    uint32_t at = 0;
+    for (const uint32_t count : parts) {
+      const StepRequest request = OneSegment({}, layer, {tokens.begin() + at, tokens.begin() + at + count});
+      ExpectSame(Submit(request, {sequence}, Highway(count)));
+      at += count;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace pleiad::testing
