@@ -96,9 +96,9 @@ struct PlainAnswer {
 
 bool ForwardExchange::Receive(grpc::ByteBuffer* message, const ServiceLimits& limits) {
   message_bytes_ = message->Length();
-  message_ = *message;
+  message_.Swap(message);
   const ForwardRequestLimits bounds{.bytes = limits.request_bytes, .segments = limits.max_segments};
-  const ForwardRequestParse parse = ParseForwardRequest(message, bounds, request_, &tensor_);
+  const ForwardRequestParse parse = ParseForwardRequest(message_, bounds, request_, &tensor_);
   too_large_ = parse == ForwardRequestParse::kTooLarge;
   return parse != ForwardRequestParse::kMalformed;
 }

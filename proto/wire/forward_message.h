@@ -29,10 +29,13 @@ struct ForwardRequestLimits {
 };
 enum class ForwardRequestParse : uint8_t { kWhole, kTooLarge, kMalformed };
 
-// The same within limits. kTooLarge: `message` has its request_id, wherever that stood, and of the rest what came
-// before the limit.
-ForwardRequestParse ParseForwardRequest(grpc::ByteBuffer* buffer, const ForwardRequestLimits& limits,
+// The same within limits; `buffer` stays as it is. kTooLarge: `message` has its request_id, wherever that stood, and of
+// the rest what came before the limit. Requests of the shapes that clients mostly send are read by ReadPlainRequest.
+ForwardRequestParse ParseForwardRequest(const grpc::ByteBuffer& buffer, const ForwardRequestLimits& limits,
                                         v1::ForwardRequest* message, TensorBytes* tensor);
+// The same with the parser of the generated class alone, whose rules of merging and of malformed bytes count.
+ForwardRequestParse ParseAnyForwardRequest(const grpc::ByteBuffer& buffer, const ForwardRequestLimits& limits,
+                                           v1::ForwardRequest* message, TensorBytes* tensor);
 
 // Writes a message as its SerializeAsString would. It has no unknown fields.
 grpc::ByteBuffer SerializeForwardMessage(const v1::ForwardRequest& message);
