@@ -44,6 +44,7 @@ class ForwardExchange {
   google::protobuf::Arena arena_;  // of the request: one with many segments is many objects
   v1::ForwardRequest* request_ = google::protobuf::Arena::CreateMessage<v1::ForwardRequest>(&arena_);
   TensorBytes tensor_;
+  bool plain_ = false;  // without unknown fields
   bool too_large_ = false;
   StepRegions regions_;
   uint64_t message_bytes_ = 0;

@@ -278,7 +278,7 @@ ForwardRequestParse ParseForwardRequest(const grpc::ByteBuffer& buffer, const Fo
     if (!SlicesOf(buffer, &several)) return ForwardRequestParse::kMalformed;
     slices = several;
   }
-  if (ReadPlainRequest(slices, limits, message, tensor)) return ForwardRequestParse::kWhole;
+  if (ReadPlainRequest(slices, limits, message, tensor)) return ForwardRequestParse::kPlain;
   return ParseAny(slices, limits, message, tensor);
 }
 

@@ -324,7 +324,8 @@ constexpr Case kCases[] = {{"64 sequences, warm", kSequences, false, kWarm, 400}
                            {"64 sequences, prestaged, warm", kSequences, true, kWarm, 400},
                            {"64 sequences, cold", kSequences, false, kCold, 20},
                            {"64 sequences, prestaged, cold", kSequences, true, kCold, 20},
-                           {"a prefill of 8192, warm", kPrefillTokens, false, kWarm, 20}};
+                           {"a prefill of 8192, warm", kPrefillTokens, false, kWarm, 20},
+                           {"a prefill of 8192, cold", kPrefillTokens, false, kCold, 10}};
 
 int Main(int rounds, const std::string& beside, const std::string& json) {
   nlohmann::json report = StartReport(Machine(), {{"rounds", rounds}, {"beside", beside}});
