@@ -85,6 +85,8 @@ struct PlainAnswer {
 bool ForwardExchange::Receive(grpc::ByteBuffer* message, const ServiceLimits& limits) {
   message_bytes_ = message->Length();
   message_.Swap(message);
+  arena_.emplace(first_block_, sizeof(first_block_));
+  request_ = google::protobuf::Arena::CreateMessage<v1::ForwardRequest>(&*arena_);
   const ForwardRequestLimits bounds{.bytes = limits.request_bytes, .segments = limits.max_segments};
   const ForwardRequestParse parse = ParseForwardRequest(message_, bounds, request_, &tensor_);
   plain_ = parse == ForwardRequestParse::kPlain;
@@ -144,7 +146,7 @@ grpc::ByteBuffer ForwardExchange::Answer(const StepResult& result, bool draining
 
 void ForwardExchange::Forget() {
   request_ = nullptr;
-  arena_.Reset();
+  arena_.reset();
   tensor_ = TensorBytes();
   message_.Clear();
   regions_ = StepRegions();

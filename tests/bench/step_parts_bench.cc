@@ -273,7 +273,7 @@ class StepParts {
     const auto entry = queue_->Next();
     grpc::ByteBuffer message = client::internal::SerializeStep(entry->wire);
     end(kBuild);
-    auto exchange = std::make_shared<ForwardExchange>();
+    auto exchange = std::make_shared_for_overwrite<ForwardExchange>();
     const RegionAccess access{regions_.get(), ""};
     if (!exchange->Receive(&message, limits_)) std::abort();
     bytes_ += exchange->bytes(limits_, access);

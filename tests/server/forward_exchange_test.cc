@@ -10,6 +10,7 @@
 #include <random>
 #include <sstream>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "server/convert.h"
@@ -154,6 +155,19 @@ TEST(ForwardExchange, RequestsOfAnyOrderOfFieldsAreTheSameStepAndCountAlike) {
     EXPECT_EQ(step.input.bytes, Step(3, 1).highway().data().size());
   }
   EXPECT_NEAR(static_cast<double>(held[0]), static_cast<double>(held[1]), 1000);
+}
+
+TEST(ForwardExchange, AnotherThreadMayAnswerAndForget) {
+  v1::ForwardRequest request = Step(3, 1);
+  for (uint64_t i = 1; i <= 500; ++i) request.add_segments()->set_sequence_id(i);  // more than one block of the arena
+  ForwardExchange exchange;
+  std::thread([&exchange, &request] {
+    grpc::ByteBuffer message = BufferOf(request.SerializeAsString());
+    EXPECT_TRUE(exchange.Receive(&message, TestLimits()));
+  }).join();
+  EXPECT_EQ(exchange.request().segments_size(), request.segments_size());
+  EXPECT_EQ(ResponseOf(exchange.Answer({}, false)).request_id(), 3u);
+  exchange.Forget();
 }
 
 TEST(ForwardExchange, AFailedStepHasNoOutput) {
