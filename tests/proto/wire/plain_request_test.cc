@@ -200,7 +200,7 @@ bool ReadsAlike(const std::string& bytes) { return ReadsAlike(CutAt(bytes, {}));
 
 TEST(ReadPlainRequest, PlainMessagesInOneSliceOrMany) {
   Random random(1);
-  for (int round = 0; round < 120; ++round) {
+  for (int round = 0; round < 60; ++round) {
     const std::string bytes = Join(PlainRequest(random));
     SCOPED_TRACE(testing::PrintToString(bytes));
     ASSERT_TRUE(ReadsAlike(bytes));
@@ -219,7 +219,7 @@ TEST(ReadPlainRequest, PlainMessagesInOneSliceOrMany) {
 
 TEST(ReadPlainRequest, TruncatedAndFlippedMessages) {
   Random random(2);
-  for (int round = 0; round < 60; ++round) {
+  for (int round = 0; round < 25; ++round) {
     const std::string bytes = Join(PlainRequest(random));
     SCOPED_TRACE(testing::PrintToString(bytes));
     for (size_t at = 0; at < bytes.size(); ++at) {
@@ -288,7 +288,7 @@ std::string Odd(Random& random) {
 TEST(ReadPlainRequest, OtherMessagesAreLeftToTheGeneratedClass) {
   Random random(3);
   int plain = 0, other = 0;
-  for (int round = 0; round < 20000; ++round) {
+  for (int round = 0; round < 8000; ++round) {
     Fields fields = PlainRequest(random);
     for (uint64_t i = random() % 3; i > 0 && !fields.empty(); --i) {
       const std::string again = fields[random() % fields.size()];
@@ -303,8 +303,8 @@ TEST(ReadPlainRequest, OtherMessagesAreLeftToTheGeneratedClass) {
     (ReadsAlike(CutAt(bytes, cuts)) ? plain : other) += 1;
     ASSERT_FALSE(HasFailure()) << testing::PrintToString(bytes);
   }
-  EXPECT_GT(plain, 1000);
-  EXPECT_GT(other, 10000);
+  EXPECT_GT(plain, 500);
+  EXPECT_GT(other, 4000);
 }
 
 TEST(ReadPlainRequest, FieldsInAnotherOrderMerge) {
