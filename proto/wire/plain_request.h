@@ -1,5 +1,5 @@
-// Reads the requests that clients mostly send without the parser of the generated classes and without a copy of their
-// bytes: it is in the way of each step. Pure functions, thread-safe.
+// Reads the requests that clients mostly send, without the parser of the generated classes and, where all but the
+// tensor's data lies in one slice, without a copy: each step waits for it. Pure functions, thread-safe.
 #pragma once
 
 #include "absl/types/span.h"
