@@ -15,21 +15,9 @@ namespace {
 constexpr uint64_t kSmallRest = 512;
 constexpr uint64_t kMostPerByte = 32;
 
-bool HasUnknownFields(const v1::ForwardRequest& request) {
-  const auto has = [](const google::protobuf::Message& message) {
-    return !message.GetReflection()->GetUnknownFields(message).empty();
-  };
-  const google::protobuf::Reflection* of_segment = v1::Segment::GetReflection();
-  for (const v1::Segment& segment : request.segments()) {
-    if (!of_segment->GetUnknownFields(segment).empty()) return true;
-  }
-  return has(request) || has(request.output()) || has(request.output().region()) || has(request.token_region()) ||
-         has(request.highway()) || has(request.highway().region());
-}
-
-// What SpaceUsedLong says beyond the message itself, which asks every segment for its fields one by one.
+// What SpaceUsedLong, which asks every segment for its fields one by one, says beyond the message itself where there
+// are no unknown fields.
 uint64_t SpaceUsed(const v1::ForwardRequest& request) {
-  if (HasUnknownFields(request)) return request.SpaceUsedLong() - sizeof(request);
   uint64_t bytes = request.token_ids().SpaceUsedExcludingSelfLong() +
                    request.release_after().SpaceUsedExcludingSelfLong() +
                    static_cast<uint64_t>(request.segments().Capacity()) * sizeof(void*) +
@@ -96,16 +84,23 @@ struct PlainAnswer {
 
 bool ForwardExchange::Receive(grpc::ByteBuffer* message, const ServiceLimits& limits) {
   message_bytes_ = message->Length();
-  message_ = *message;
+  message_.Swap(message);
+  arena_.emplace(first_block_, sizeof(first_block_));
+  request_ = google::protobuf::Arena::CreateMessage<v1::ForwardRequest>(&*arena_);
   const ForwardRequestLimits bounds{.bytes = limits.request_bytes, .segments = limits.max_segments};
-  const ForwardRequestParse parse = ParseForwardRequest(message, bounds, request_, &tensor_);
+  const ForwardRequestParse parse = ParseForwardRequest(message_, bounds, request_, &tensor_);
+  plain_ = parse == ForwardRequestParse::kPlain;
   too_large_ = parse == ForwardRequestParse::kTooLarge;
   return parse != ForwardRequestParse::kMalformed;
 }
 
 uint64_t ForwardExchange::bytes(const ServiceLimits& limits, const RegionAccess& access) const {
-  const uint64_t rest = message_bytes_ - tensor_.size();
-  const uint64_t kept = rest <= kSmallRest ? rest * kMostPerByte : SpaceUsed(request());
+  uint64_t kept = 0;
+  if (const uint64_t rest = message_bytes_ - tensor_.size(); rest <= kSmallRest) {
+    kept = rest * kMostPerByte;
+  } else {
+    kept = plain_ ? SpaceUsed(request()) : request().SpaceUsedLong() - sizeof(request());
+  }
   return message_bytes_ + kept + BytesBeside(request(), limits, access);
 }
 
@@ -151,7 +146,7 @@ grpc::ByteBuffer ForwardExchange::Answer(const StepResult& result, bool draining
 
 void ForwardExchange::Forget() {
   request_ = nullptr;
-  arena_.Reset();
+  arena_.reset();
   tensor_ = TensorBytes();
   message_.Clear();
   regions_ = StepRegions();

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 
 #include "core/engine/engine.h"
 #include "google/protobuf/arena.h"
@@ -18,7 +19,7 @@
 
 namespace pleiad {
 
-// Its calls come one after another.
+// Its calls come one after another. Made by std::make_shared_for_overwrite: it holds memory that need not be zero.
 class ForwardExchange {
  public:
   // Empties `message`. False: it is no ForwardRequest, and nothing else may be called. One with too much beside its
@@ -41,9 +42,13 @@ class ForwardExchange {
   // The last to go: gRPC 1.51 counts received slices in its quota, and under pressure crashes where the last reference
   // to one goes on a thread of ours; a byte buffer's destruction it is prepared for.
   grpc::ByteBuffer message_;
-  google::protobuf::Arena arena_;  // of the request: one with many segments is many objects
-  v1::ForwardRequest* request_ = google::protobuf::Arena::CreateMessage<v1::ForwardRequest>(&arena_);
+  // The request is in an arena: one with many segments is many objects. Those of 64 segments lie in its first block.
+  // Only the thread that made the arena allocates from that block, so it is made by Receive.
+  alignas(std::max_align_t) char first_block_[6 << 10];
+  std::optional<google::protobuf::Arena> arena_;
+  v1::ForwardRequest* request_ = nullptr;
   TensorBytes tensor_;
+  bool plain_ = false;  // without unknown fields
   bool too_large_ = false;
   StepRegions regions_;
   uint64_t message_bytes_ = 0;

@@ -21,7 +21,7 @@ ForwardStream* ForwardStream::Start(ServiceState* state, grpc::CallbackServerCon
 void ForwardStream::ReadNext() {
   MutexLock lock(&mutex_);
   if (half_closed_ || cancelled_ || ending_) return;
-  reading_ = std::make_shared<Step>();
+  reading_ = std::make_shared_for_overwrite<Step>();
   StartRead(&reading_->message);
 }
 

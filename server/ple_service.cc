@@ -162,7 +162,7 @@ void PleService::DoOpenSequence(const Call& call, const v1::OpenSequenceRequest*
 grpc::ServerUnaryReactor* PleService::Forward(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
                                               grpc::ByteBuffer* response) {
   const Call call = UnaryCall::Create(state_, context, Rpc::kForward);
-  const auto exchange = std::make_shared<ForwardExchange>();
+  const auto exchange = std::make_shared_for_overwrite<ForwardExchange>();
   const auto finish = [call, exchange, response, state = state_](StepResult result) {
     const size_t mode = exchange->request().mode() == v1::MODE_PRESTAGE ? 1 : 0;
     if (!result.outcome.ok()) call->About(FailedSequence(result.outcome, exchange->request()));

@@ -7,6 +7,7 @@
 
 #include "client/internal/convert.h"
 #include "grpcpp/support/slice.h"
+#include "proto/wire/field_reader.h"
 #include "proto/wire/field_writer.h"
 #include "proto/wire/forward_message.h"
 
@@ -90,48 +91,6 @@ void PutStep(Out& out, const WireStep& step, size_t ids_bytes) {
   }
 }
 
-// Reads fields front to back; a false of any call stands for all that this reader leaves to others.
-class FieldReader {
- public:
-  FieldReader(const uint8_t* begin, const uint8_t* end) : at_(begin), end_(end) {}
-
-  bool done() const { return at_ == end_; }
-  // Of a tag of one byte.
-  bool Tag(uint32_t* number, uint32_t* wire_type) {
-    if (done() || *at_ >= 0x80) return false;
-    *number = *at_ >> 3;
-    *wire_type = *at_++ & 7;
-    return true;
-  }
-  bool Varint(uint64_t* value) {
-    *value = 0;
-    for (int shift = 0; shift < 63 && at_ != end_; shift += 7) {
-      const uint8_t byte = *at_++;
-      *value |= uint64_t{byte & 0x7fu} << shift;
-      if (byte < 0x80) return true;
-    }
-    return false;
-  }
-  bool Fixed64(uint64_t* value) {
-    if (end_ - at_ < 8) return false;
-    *value = 0;
-    for (int byte = 0; byte < 8; ++byte) *value |= uint64_t{*at_++} << (8 * byte);
-    return true;
-  }
-  // The fields of a message within.
-  bool Message(FieldReader* message) {
-    uint64_t bytes = 0;
-    if (!Varint(&bytes) || bytes > static_cast<uint64_t>(end_ - at_)) return false;
-    *message = FieldReader(at_, at_ + bytes);
-    at_ += bytes;
-    return true;
-  }
-
- private:
-  const uint8_t* at_;
-  const uint8_t* end_;
-};
-
 bool ReadSegment(FieldReader fields, SegmentResult* segment) {
   uint32_t number = 0, wire_type = 0;
   while (!fields.done()) {
@@ -180,7 +139,7 @@ bool ReadOutput(FieldReader fields, StepResult* result) {
       if (!fields.Varint(&dtype) || dtype > v1::DType_MAX) return false;
       result->output_dtype = dtype == v1::DTYPE_BF16 ? DType::kBf16 : DType::kF32;
     } else if (number == v1::Tensor::kRegionFieldNumber && wire_type == 2) {
-      FieldReader region(nullptr, nullptr);
+      FieldReader region;
       uint64_t ignored = 0;
       if (!fields.Message(&region)) return false;
       while (!region.done()) {
@@ -205,7 +164,7 @@ bool ReadReply(FieldReader fields, WireReply* reply) {
     if (!fields.Tag(&number, &wire_type)) return false;
     const bool again = (seen >> number & 1) != 0;
     seen |= 1u << number;
-    FieldReader message(nullptr, nullptr);
+    FieldReader message;
     uint64_t value = 0;
     const bool whole = wire_type == 2 ? fields.Message(&message) : wire_type == 0 && fields.Varint(&value);
     if (!whole) return false;

@@ -8,6 +8,7 @@
 
 #include "grpcpp/support/slice.h"
 #include "proto/wire/field_writer.h"
+#include "proto/wire/plain_request.h"
 
 namespace pleiad {
 namespace {
@@ -196,15 +197,16 @@ class TensorCutter {
 const v1::Tensor& TensorOf(const v1::ForwardRequest& message) { return message.highway(); }
 const v1::Tensor& TensorOf(const v1::ForwardResponse& message) { return message.output(); }
 
+// False: gRPC cannot say them.
+bool SlicesOf(const grpc::ByteBuffer& buffer, std::vector<grpc::Slice>* slices) {
+  slices->reserve(kUsualSlices);
+  return !buffer.Valid() || buffer.Dump(slices).ok();
+}
+
 template <typename Message>
-ForwardRequestParse Parse(grpc::ByteBuffer* buffer, const ForwardRequestLimits& limits, Message* message,
-                          TensorBytes* tensor) {
+ForwardRequestParse ParseAny(absl::Span<const grpc::Slice> slices, const ForwardRequestLimits& limits, Message* message,
+                             TensorBytes* tensor) {
   *tensor = TensorBytes();
-  grpc::ByteBuffer taken;
-  taken.Swap(buffer);
-  std::vector<grpc::Slice> slices;
-  slices.reserve(kUsualSlices);
-  if (taken.Valid() && !taken.Dump(&slices).ok()) return ForwardRequestParse::kMalformed;
   uint64_t size = 0;
   for (const grpc::Slice& slice : slices) size += slice.size();
   if (size > INT_MAX) return ForwardRequestParse::kMalformed;
@@ -215,6 +217,14 @@ ForwardRequestParse Parse(grpc::ByteBuffer* buffer, const ForwardRequestLimits& 
   if (cutter.too_large()) return ForwardRequestParse::kTooLarge;
   if (TensorOf(*message).source_case() == v1::Tensor::kData) *tensor = TensorBytes(slices, cutter.data());
   return ForwardRequestParse::kWhole;
+}
+
+template <typename Message>
+bool Parse(grpc::ByteBuffer* buffer, Message* message, TensorBytes* tensor) {
+  grpc::ByteBuffer taken;
+  taken.Swap(buffer);
+  std::vector<grpc::Slice> slices;
+  return SlicesOf(taken, &slices) && ParseAny(slices, {}, message, tensor) == ForwardRequestParse::kWhole;
 }
 
 template <typename Message>
@@ -252,16 +262,31 @@ grpc::ByteBuffer Serialize(const Message& message, v1::DType dtype, absl::Span<c
 }  // namespace
 
 bool ParseForwardMessage(grpc::ByteBuffer* buffer, v1::ForwardRequest* message, TensorBytes* tensor) {
-  return Parse(buffer, {}, message, tensor) == ForwardRequestParse::kWhole;
+  return Parse(buffer, message, tensor);
 }
 
 bool ParseForwardMessage(grpc::ByteBuffer* buffer, v1::ForwardResponse* message, TensorBytes* tensor) {
-  return Parse(buffer, {}, message, tensor) == ForwardRequestParse::kWhole;
+  return Parse(buffer, message, tensor);
 }
 
-ForwardRequestParse ParseForwardRequest(grpc::ByteBuffer* buffer, const ForwardRequestLimits& limits,
+ForwardRequestParse ParseForwardRequest(const grpc::ByteBuffer& buffer, const ForwardRequestLimits& limits,
                                         v1::ForwardRequest* message, TensorBytes* tensor) {
-  return Parse(buffer, limits, message, tensor);
+  grpc::Slice only;
+  std::vector<grpc::Slice> several;
+  absl::Span<const grpc::Slice> slices(&only, 1);
+  if (!buffer.Valid() || !buffer.TrySingleSlice(&only).ok()) {
+    if (!SlicesOf(buffer, &several)) return ForwardRequestParse::kMalformed;
+    slices = several;
+  }
+  if (ReadPlainRequest(slices, limits, message, tensor)) return ForwardRequestParse::kPlain;
+  return ParseAny(slices, limits, message, tensor);
+}
+
+ForwardRequestParse ParseAnyForwardRequest(const grpc::ByteBuffer& buffer, const ForwardRequestLimits& limits,
+                                           v1::ForwardRequest* message, TensorBytes* tensor) {
+  std::vector<grpc::Slice> slices;
+  if (!SlicesOf(buffer, &slices)) return ForwardRequestParse::kMalformed;
+  return ParseAny(slices, limits, message, tensor);
 }
 
 grpc::ByteBuffer SerializeForwardMessage(const v1::ForwardRequest& message) { return Serialize(message); }

@@ -27,12 +27,17 @@ struct ForwardRequestLimits {
   uint64_t bytes = std::numeric_limits<uint64_t>::max();
   uint64_t segments = std::numeric_limits<uint64_t>::max();
 };
-enum class ForwardRequestParse : uint8_t { kWhole, kTooLarge, kMalformed };
+enum class ForwardRequestParse : uint8_t { kPlain, kWhole, kTooLarge, kMalformed };
 
-// The same within limits. kTooLarge: `message` has its request_id, wherever that stood, and of the rest what came
-// before the limit.
-ForwardRequestParse ParseForwardRequest(grpc::ByteBuffer* buffer, const ForwardRequestLimits& limits,
+// The same within limits; `buffer` stays as it is. kTooLarge: `message` has its request_id, wherever that stood, and of
+// the rest what came before the limit. kPlain: whole, of the shapes that clients mostly send, which ReadPlainRequest
+// reads; it has no unknown fields.
+ForwardRequestParse ParseForwardRequest(const grpc::ByteBuffer& buffer, const ForwardRequestLimits& limits,
                                         v1::ForwardRequest* message, TensorBytes* tensor);
+// The same with the parser of the generated class alone, whose rules of merging and of malformed bytes count; never
+// kPlain.
+ForwardRequestParse ParseAnyForwardRequest(const grpc::ByteBuffer& buffer, const ForwardRequestLimits& limits,
+                                           v1::ForwardRequest* message, TensorBytes* tensor);
 
 // Writes a message as its SerializeAsString would. It has no unknown fields.
 grpc::ByteBuffer SerializeForwardMessage(const v1::ForwardRequest& message);

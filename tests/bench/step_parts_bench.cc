@@ -273,7 +273,7 @@ class StepParts {
     const auto entry = queue_->Next();
     grpc::ByteBuffer message = client::internal::SerializeStep(entry->wire);
     end(kBuild);
-    auto exchange = std::make_shared<ForwardExchange>();
+    auto exchange = std::make_shared_for_overwrite<ForwardExchange>();
     const RegionAccess access{regions_.get(), ""};
     if (!exchange->Receive(&message, limits_)) std::abort();
     bytes_ += exchange->bytes(limits_, access);
@@ -324,7 +324,8 @@ constexpr Case kCases[] = {{"64 sequences, warm", kSequences, false, kWarm, 400}
                            {"64 sequences, prestaged, warm", kSequences, true, kWarm, 400},
                            {"64 sequences, cold", kSequences, false, kCold, 20},
                            {"64 sequences, prestaged, cold", kSequences, true, kCold, 20},
-                           {"a prefill of 8192, warm", kPrefillTokens, false, kWarm, 20}};
+                           {"a prefill of 8192, warm", kPrefillTokens, false, kWarm, 20},
+                           {"a prefill of 8192, cold", kPrefillTokens, false, kCold, 10}};
 
 int Main(int rounds, const std::string& beside, const std::string& json) {
   nlohmann::json report = StartReport(Machine(), {{"rounds", rounds}, {"beside", beside}});

@@ -55,6 +55,24 @@ struct Message {
   uint64_t bytes = 0;
 };
 
+std::string ToString(const TensorBytes& tensor) {
+  std::string bytes(tensor.size(), '\0');
+  tensor.CopyTo(reinterpret_cast<std::byte*>(bytes.data()));
+  return bytes;
+}
+
+// The reader of plain requests sees what the general one sees, within limits too.
+void CompareReaders(const grpc::ByteBuffer& buffer, const ForwardRequestLimits& limits) {
+  Message message, any;
+  const ForwardRequestParse parse = ParseForwardRequest(buffer, limits, &message.request, &message.tensor);
+  const ForwardRequestParse of_any = ParseAnyForwardRequest(buffer, limits, &any.request, &any.tensor);
+  Require(of_any == (parse == ForwardRequestParse::kPlain ? ForwardRequestParse::kWhole : parse),
+          "both ways judge alike");
+  if (parse == ForwardRequestParse::kMalformed) return;
+  Require(message.request.SerializeAsString() == any.request.SerializeAsString(), "both ways see one message");
+  Require(ToString(message.tensor) == ToString(any.tensor), "both ways see one tensor");
+}
+
 // Nothing where the bytes are none; what the generated class says must be the same.
 std::optional<Message> Read(const uint8_t* data, size_t size) {
   Message message;
@@ -63,13 +81,15 @@ std::optional<Message> Read(const uint8_t* data, size_t size) {
   const size_t cut = size == 0 ? 0 : data[size - 1] % (size + 1);
   const grpc::Slice slices[] = {grpc::Slice(data, cut), grpc::Slice(data + cut, size - cut)};
   grpc::ByteBuffer buffer(slices, 2);
+  CompareReaders(buffer, {});
+  CompareReaders(buffer, {.bytes = size - cut, .segments = 2});
+  const grpc::Slice whole(data, size);
+  CompareReaders(grpc::ByteBuffer(&whole, 1), {});
   const bool good = ParseForwardMessage(&buffer, &message.request, &message.tensor);
   v1::ForwardRequest generated;
   Require(generated.ParseFromArray(data, static_cast<int>(size)) == good, "both readers judge alike");
   if (!good) return std::nullopt;
-  std::string tensor(message.tensor.size(), '\0');
-  message.tensor.CopyTo(reinterpret_cast<std::byte*>(tensor.data()));
-  Require(tensor == generated.highway().data(), "both readers see one tensor");
+  Require(ToString(message.tensor) == generated.highway().data(), "both readers see one tensor");
   Require(generated.token_ids_size() == message.request.token_ids_size() &&
               generated.segments_size() == message.request.segments_size() &&
               generated.highway().dtype() == message.request.highway().dtype(),

@@ -10,6 +10,7 @@
 #include <random>
 #include <sstream>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "server/convert.h"
@@ -125,6 +126,48 @@ TEST(ForwardExchange, ManySegmentsCountWithWhatTheyTakeAndUnknownFieldsInThemToo
     segment.GetReflection()->MutableUnknownFields(&segment)->AddVarint(9, 1);
   }
   EXPECT_GT(held(request), plain + 100 * sizeof(google::protobuf::UnknownField));
+}
+
+TEST(ForwardExchange, RequestsOfAnyOrderOfFieldsAreTheSameStepAndCountAlike) {
+  v1::ForwardRequest request = Step(3, 1), front;
+  for (uint64_t i = 1; i <= 100; ++i) {
+    request.add_segments()->set_sequence_id(i);
+    request.mutable_segments()->rbegin()->set_position(0);
+    request.add_token_ids(static_cast<uint32_t>(i));
+  }
+  // The first segment before all others, so that they are in two places.
+  *front.add_segments() = request.segments(0);
+  const std::string plain = request.SerializeAsString();
+  request.mutable_segments()->erase(request.segments().begin());
+  const std::string other = front.SerializeAsString() + request.SerializeAsString();
+  std::vector<uint64_t> held;
+  for (const std::string& bytes : {plain, other}) {
+    grpc::ByteBuffer message = BufferOf(bytes);
+    OutputPool outputs;
+    ForwardExchange exchange;
+    ASSERT_TRUE(exchange.Receive(&message, TestLimits()));
+    held.push_back(exchange.bytes(TestLimits()));
+    const StepRequest step = exchange.MakeStep(TestLimits(), {}, &outputs);
+    ASSERT_EQ(step.segments.size(), 101u);
+    EXPECT_EQ(step.segments[100].sequence.value(), 100u);
+    EXPECT_TRUE(step.segments[100].position.has_value());
+    EXPECT_EQ(step.token_ids.back(), 100u);
+    EXPECT_EQ(step.input.bytes, Step(3, 1).highway().data().size());
+  }
+  EXPECT_NEAR(static_cast<double>(held[0]), static_cast<double>(held[1]), 1000);
+}
+
+TEST(ForwardExchange, AnotherThreadMayAnswerAndForget) {
+  v1::ForwardRequest request = Step(3, 1);
+  for (uint64_t i = 1; i <= 500; ++i) request.add_segments()->set_sequence_id(i);  // more than one block of the arena
+  ForwardExchange exchange;
+  std::thread([&exchange, &request] {
+    grpc::ByteBuffer message = BufferOf(request.SerializeAsString());
+    EXPECT_TRUE(exchange.Receive(&message, TestLimits()));
+  }).join();
+  EXPECT_EQ(exchange.request().segments_size(), request.segments_size());
+  EXPECT_EQ(ResponseOf(exchange.Answer({}, false)).request_id(), 3u);
+  exchange.Forget();
 }
 
 TEST(ForwardExchange, AFailedStepHasNoOutput) {

@@ -314,21 +314,23 @@ TEST(ParseForwardRequest, CountsAllButTheTensorsDataAndKeepsTheIdBeyondTheLimit)
     // Two tags and two lengths, which take two bytes each, belong to the tensor.
     const uint64_t rest = bytes.size() - sent.highway().data().size();
     for (uint64_t limit = 0; limit <= rest + 2; ++limit) {
-      grpc::ByteBuffer buffer = CutAnywhere(bytes, random);
+      const grpc::ByteBuffer buffer = CutAnywhere(bytes, random);
       v1::ForwardRequest message;
       TensorBytes tensor;
-      const ForwardRequestParse parse = ParseForwardRequest(&buffer, {.bytes = limit}, &message, &tensor);
-      ASSERT_EQ(parse, limit < rest ? ForwardRequestParse::kTooLarge : ForwardRequestParse::kWhole) << limit;
+      const ForwardRequestParse parse = ParseForwardRequest(buffer, {.bytes = limit}, &message, &tensor);
+      ASSERT_EQ(parse == ForwardRequestParse::kTooLarge, limit < rest) << limit;
+      ASSERT_NE(parse, ForwardRequestParse::kMalformed);
       EXPECT_EQ(message.request_id(), 77u);
       EXPECT_EQ(tensor.size(), limit < rest ? 0u : sent.highway().data().size());
     }
     const auto segments = static_cast<uint64_t>(sent.segments_size());
     for (uint64_t limit = 0; limit <= segments; ++limit) {
-      grpc::ByteBuffer buffer = CutAnywhere(bytes, random);
+      const grpc::ByteBuffer buffer = CutAnywhere(bytes, random);
       v1::ForwardRequest message;
       TensorBytes tensor;
-      const ForwardRequestParse parse = ParseForwardRequest(&buffer, {.segments = limit}, &message, &tensor);
-      ASSERT_EQ(parse, limit < segments ? ForwardRequestParse::kTooLarge : ForwardRequestParse::kWhole);
+      const ForwardRequestParse parse = ParseForwardRequest(buffer, {.segments = limit}, &message, &tensor);
+      ASSERT_EQ(parse == ForwardRequestParse::kTooLarge, limit < segments);
+      ASSERT_NE(parse, ForwardRequestParse::kMalformed);
       EXPECT_EQ(static_cast<uint64_t>(message.segments_size()), limit);
     }
   }
