@@ -56,7 +56,7 @@ absl::StatusOr<ModelSummary> CheckpointLoader::Open() {
 absl::StatusOr<std::unique_ptr<RowStore>> CheckpointLoader::LoadResident(Device& device, const LoadHooks& hooks,
                                                                          RowReaderInfo& info) {
   const uint32_t threads = std::clamp(std::thread::hardware_concurrency(), 1u, 8u);
-  const std::unique_ptr<RowReader> reader = CreatePreadReader(checkpoint_->files(), threads);
+  const std::unique_ptr<RowReader> reader = CreatePreadReader(checkpoint_->files(), 2 * threads);
   info = reader->info();
   ResidentLoadOptions options;
   options.write_arena = [&device](Slot first, absl::Span<const std::byte> rows) {

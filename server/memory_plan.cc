@@ -13,6 +13,8 @@ namespace pleiad {
 namespace {
 
 constexpr uint64_t kGpuWorkspaceBytes = uint64_t{32} << 20;
+// Of the plan of a batch on the GPU: an item; a gather index that is sent or found there, and a pair of rows.
+constexpr uint64_t kPlanBytesOfToken = 48, kPlanBytesOfRow = 16;
 
 void PlanCachedTable(const Checkpoint& checkpoint, const ServerFlags& flags, uint64_t available_bytes,
                      MemoryPlan& plan) {
@@ -87,9 +89,10 @@ absl::StatusOr<MemoryPlan> PlanMemory(const Checkpoint& checkpoint, const Server
       sizeof(Bf16);
   const uint64_t embeddings = sizeof(Bf16) * uint64_t{geometry.embed_dim};
   if (plan.on_gpu) {
-    // Embeddings, keys and values in BF16, two scalars of each gate; plans and the GEMM's workspace.
+    // Embeddings, keys and values in BF16, two scalars of each gate; the plans of two batches; the GEMM's workspace.
     plan.scratch = flags.max_tokens * (embeddings + sizeof(Bf16) * (channels + geometry.hidden_size) +
-                                       2 * sizeof(float) * geometry.hc_count) +
+                                       2 * sizeof(float) * geometry.hc_count +
+                                       2 * (kPlanBytesOfToken + kPlanBytesOfRow * uint64_t{geometry.heads()})) +
                    kGpuWorkspaceBytes;
     // Of two batches. What comes back of one that only gathers are embeddings.
     plan.tensors = 2 * flags.max_tokens * std::max(sizeof(float) * channels, embeddings);

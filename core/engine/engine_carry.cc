@@ -74,6 +74,8 @@ void EngineImpl::InstallPrestages(Section& section, StepOp& op) {
       result.low = work.carry->state.low();
       if (asked.num_tokens > 0) {
         DropPrestage(section, *work.carry);
+      }
+      if (asked.num_tokens > 0 && !FoundByDevice(asked.num_tokens)) {
         Prestage prestage;
         prestage.position = work.start.position;
         prestage.kind = asked.fresh ? StartKind::kFresh : StartKind::kRing;

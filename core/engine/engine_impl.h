@@ -154,6 +154,8 @@ class EngineImpl : public Engine {
   absl::Status TakeBack(KeptSequence kept, absl::Span<float> rows) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // Rows: engine_resolve.cc.
+  // Whether the device finds the rows of so many tokens of a step; there is nothing to prestage then.
+  bool FoundByDevice(size_t tokens) const { return tokens > kHashedHere && device_->info().hashes_rows; }
   void Resolve(const OpPtr& op);
   void ResolveStep(const std::shared_ptr<StepOp>& op);
   void ResolvePrestage(const std::shared_ptr<StepOp>& op);

@@ -58,7 +58,8 @@ void EngineImpl::ResolveStep(const std::shared_ptr<StepOp>& op) {
   for (size_t i = 0; i < op->segments.size(); ++i) {
     if (!op->segments[i].prestaged) count += size_t{op->request.segments[i].num_tokens} * heads_;
   }
-  if (device_->info().hashes_rows && tokens.size() > kHashedHere && rows_->ResolveInPlace(op->layer, count)) {
+  // What is prestaged alone is short, and found.
+  if (count > 0 && FoundByDevice(tokens.size()) && rows_->ResolveInPlace(op->layer, count)) {
     op->hashed = true;
     op->result.stats.rows.hits += count;
     count = 0;
@@ -98,16 +99,14 @@ void EngineImpl::ResolvePrestage(const std::shared_ptr<StepOp>& op) {
     MutexLock lock(&mutex_);
     op->plans_pending = 1;
     for (const SegmentWork& work : op->segments) {
-      if (work.carry != nullptr &&
-          op->request.segments[static_cast<size_t>(&work - op->segments.data())].num_tokens > 0) {
-        ++op->plans_pending;
-      }
+      const uint32_t count = op->request.segments[static_cast<size_t>(&work - op->segments.data())].num_tokens;
+      if (work.carry != nullptr && count > 0 && !FoundByDevice(count)) ++op->plans_pending;
     }
   }
   for (size_t i = 0; i < op->segments.size(); ++i) {
     const SegmentWork& work = op->segments[i];
     const uint32_t count = op->request.segments[i].num_tokens;
-    if (work.carry == nullptr || count == 0) continue;
+    if (work.carry == nullptr || count == 0 || FoundByDevice(count)) continue;
     std::vector<RowId> ids(size_t{count} * heads_);
     hasher.Hash(work.start.history, tokens.subspan(work.first_token, count), absl::MakeSpan(ids));
     const size_t first_id = size_t{work.first_token} * heads_;

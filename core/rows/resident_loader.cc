@@ -168,7 +168,8 @@ absl::Status LoadChunks(const std::vector<LoadChunk>& chunks, RowReader& reader,
   for (const LoadChunk& chunk : chunks) progress.bytes_total += DiskBytes(chunk);
 
   const auto state = std::make_shared<LoadState>(chunks);
-  for (uint32_t i = 0; i < 2 * thread_count; ++i) StartRead(state, reader, std::make_unique<LoadedChunk>());
+  for (uint32_t i = 0; i < kReadsPerThread * thread_count; ++i)
+    StartRead(state, reader, std::make_unique<LoadedChunk>());
   std::vector<std::thread> threads;
   for (uint32_t i = 0; i < thread_count; ++i) {
     threads.emplace_back([&] { WriteReady(state, reader, options); });

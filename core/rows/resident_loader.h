@@ -24,6 +24,8 @@ struct LoadChunk {
 
 // Bytes of a chunk on disk, at least one row.
 inline constexpr uint64_t kLoadChunkBytes = 4 << 20;
+// Chunks that are being read or written for each thread that writes: two reads go on while it writes the third.
+inline constexpr uint32_t kReadsPerThread = 3;
 
 // Cuts all shards of `tables` [layers] into chunks, ordered by file and offset. `first_slots` [layers].
 std::vector<LoadChunk> PlanLoad(absl::Span<const TableLayout* const> tables, absl::Span<const uint64_t> first_slots);

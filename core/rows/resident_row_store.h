@@ -29,7 +29,8 @@ struct ResidentLoadOptions {
   // Polled from the calling thread a few times a second, reads in flight or not; true stops the load with Cancelled.
   // May be empty.
   std::function<bool()> cancelled;
-  // Threads that convert and write rows; each keeps two chunk reads in flight.
+  // Threads that convert and write rows; each has three chunks, of which a reader of twice as many threads reads two
+  // meanwhile.
   uint32_t threads = 2;
 };
 

@@ -115,11 +115,15 @@ section_ipc() {
   if [ -n "$bench" ] && [ -n "$server" ]; then
     if [ "$device" = cuda ]; then
       check cuda_ipc_bench bench_table ours "$bench" --server "$server" --json "$out/ipc.json"
-      say "  the same, the server on two CPUs, its client on two others, none of the four left to halt"
-      printf '#!/bin/sh\nexec taskset -c 0,1 "%s" "$@"\n' "$server" > "$work/two-cpus"
-      chmod +x "$work/two-cpus"
-      check "cuda_ipc_bench on four CPUs" awake bench_table ours taskset -c 2,3 "$bench" --server "$work/two-cpus" \
-        --json "$out/ipc_awake.json"
+      if taskset -c 0-3 true 2> /dev/null; then
+        say "  the same, the server on two CPUs, its client on two others, none of the four left to halt"
+        printf '#!/bin/sh\nexec taskset -c 0,1 "%s" "$@"\n' "$server" > "$work/two-cpus"
+        chmod +x "$work/two-cpus"
+        check "cuda_ipc_bench on four CPUs" awake bench_table ours taskset -c 2,3 "$bench" --server "$work/two-cpus" \
+          --json "$out/ipc_awake.json"
+      else
+        say "  skipped: CPUs 0 to 3 are not all there"
+      fi
     fi
   else
     say "  skipped: no cuda_ipc_bench or no pleiad-bench-server in the bundle"
@@ -128,17 +132,15 @@ section_ipc() {
 }
 
 # awake COMMAND...: meanwhile what else could run on CPUs 0 to 3 runs before a loop that keeps them from halting.
-awake() {
-  local cpu code spinners=()
+awake() (
+  spinners=()
+  trap 'kill "${spinners[@]}" 2> /dev/null' EXIT TERM INT
   for cpu in 0 1 2 3; do
     taskset -c "$cpu" chrt --idle 0 sh -c 'while :; do :; done' &
     spinners+=("$!")
   done
   "$@"
-  code=$?
-  kill "${spinners[@]}"
-  return "$code"
-}
+)
 
 section_stage() {
   local bench

@@ -254,7 +254,7 @@ absl::Status CudaDevice::EnqueueUploads(const BatchPlan& plan, const PlanImageLa
     // A bypassed row may be one that the batch before still gathers.
     PLEIAD_RETURN_IF_ERROR(ToStatus(cudaStreamWaitEvent(upload_.get(), last_computed_, 0), "cudaStreamWaitEvent"));
   }
-  if (counts.hash_segments > 0) {
+  if (!plan.hashed.empty()) {
     PLEIAD_RETURN_IF_ERROR(
         ToStatus(LaunchHashRows(HashFrom(plan, layout, counts, slot), stream), "launch of the row hash"));
   } else {
@@ -279,9 +279,8 @@ HashArgs CudaDevice::HashFrom(const BatchPlan& plan, const PlanImageLayout& layo
                               const BatchSlot& slot) const {
   constexpr uint64_t kPiece = sizeof(uint4);
   HashArgs args = hashes_.of(plan.layer);
-  args.segments = reinterpret_cast<const HashSegment*>(slot.image.data() + layout.hash_segments);
+  args.places = reinterpret_cast<const uint32_t*>(slot.image.data() + layout.hash_places);
   args.ids = reinterpret_cast<const uint32_t*>(slot.image.data() + layout.hash_ids);
-  args.num_segments = counts.hash_segments;
   args.num_tokens = plan.num_tokens;
   args.rows = slot.hashed_rows.As<uint32_t>();
   args.image = slot.image.As<const uint4>();

@@ -8,21 +8,6 @@ namespace {
 constexpr uint32_t kThreads = 256;
 constexpr uint32_t kMaxCopyBlocks = 16;
 
-// The last segment that begins at or before `token`.
-__device__ HashSegment SegmentOf(const HashArgs& args, uint32_t token) {
-  uint32_t low = 0;
-  uint32_t high = args.num_segments;
-  while (high - low > 1) {
-    const uint32_t middle = low + (high - low) / 2;
-    if (args.segments[middle].first_token <= token) {
-      low = middle;
-    } else {
-      high = middle;
-    }
-  }
-  return args.segments[low];
-}
-
 // `reciprocal` = floor((2^64 - 1) / divisor): the quotient is short by at most one.
 __device__ uint64_t ModByReciprocal(uint64_t value, uint64_t divisor, uint64_t reciprocal) {
   const uint64_t remainder = value - __umul64hi(value, reciprocal) * divisor;
@@ -46,8 +31,7 @@ __global__ void __launch_bounds__(kThreads) HashRows(const HashArgs args, uint32
   const uint32_t token = i / heads;
   if (token >= args.num_tokens) return;
   const uint32_t head = i % heads;
-  const HashSegment segment = SegmentOf(args, token);
-  const uint32_t* const id = args.ids + segment.first_id + args.context_len + (token - segment.first_token);
+  const uint32_t* const id = args.ids + args.places[token];
   const uint32_t looks_back = head / args.heads_per_ngram + 1;
   uint64_t mix = *id * args.multipliers[0];
   bool cut = false;

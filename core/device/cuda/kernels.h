@@ -67,12 +67,6 @@ struct alignas(16) UndoMove {
   uint32_t to_ring = 0;
 };
 
-// Tokens whose rows the device finds: `ids` from first_id on are the segment's history [N-1] and its tokens.
-struct HashSegment {
-  uint32_t first_token = 0;  // of the batch
-  uint32_t first_id = 0;
-};
-
 // ---- memory of the device ------------------------------------------------------------------------------------------
 
 struct CarryMemory {
@@ -148,9 +142,8 @@ struct HashArgs {
   uint32_t heads_per_ngram = 0;
   uint32_t eos_token_id = 0;
   // In pinned memory of the host, as is the image.
-  const HashSegment* segments = nullptr;  // [num_segments], at least one, of at least one token each
+  const uint32_t* places = nullptr;  // [T] of the tokens among the ids, N-1 of which stand before each
   const uint32_t* ids = nullptr;
-  uint32_t num_segments = 0;
   uint32_t num_tokens = 0;   // T, at least one
   uint32_t* rows = nullptr;  // GatherIndex bits [T, heads]
   // What other kernels read of the image, in pieces of 16 bytes: from its start on, and from moves_at on.

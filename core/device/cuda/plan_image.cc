@@ -99,8 +99,8 @@ class Items {
 PlanImageLayout::PlanImageLayout(const PlanShape& shape, uint32_t token_capacity, PlanRows kind) {
   const uint64_t rows = uint64_t{token_capacity} * shape.geometry.heads();
   items = sizeof(PlanHeader);
-  gather = hash_segments = items + uint64_t{token_capacity} * sizeof(ChainItem);
-  hash_ids = Align(hash_segments + uint64_t{token_capacity} * sizeof(HashSegment));
+  gather = hash_places = items + uint64_t{token_capacity} * sizeof(ChainItem);
+  hash_ids = Align(hash_places + uint64_t{token_capacity} * sizeof(uint32_t));
   moves = kind == PlanRows::kPlaces
               ? Align(gather + rows * sizeof(uint32_t))
               : Align(hash_ids + uint64_t{token_capacity} * shape.geometry.ngram_size * sizeof(uint32_t));
@@ -110,19 +110,16 @@ PlanImageLayout::PlanImageLayout(const PlanShape& shape, uint32_t token_capacity
 
 namespace {
 
-uint32_t WriteHashed(const PlanImageLayout& layout, const BatchPlan& plan, std::byte* to) {
-  auto* segments = reinterpret_cast<HashSegment*>(to + layout.hash_segments);
-  auto* ids = reinterpret_cast<uint32_t*>(to + layout.hash_ids);
-  HashSegment next;
+void WriteHashed(const PlanImageLayout& layout, const BatchPlan& plan, std::byte* to) {
+  auto* places = reinterpret_cast<uint32_t*>(to + layout.hash_places);
+  auto* const ids = reinterpret_cast<uint32_t*>(to + layout.hash_ids);
+  uint32_t next = 0;
   for (const HashedTokens& hashed : plan.hashed) {
-    *segments++ = next;
-    std::copy(hashed.history.begin(), hashed.history.end(), ids + next.first_id);
-    next.first_id += static_cast<uint32_t>(hashed.history.size());
-    std::copy(hashed.tokens.begin(), hashed.tokens.end(), ids + next.first_id);
-    next.first_id += static_cast<uint32_t>(hashed.tokens.size());
-    next.first_token += static_cast<uint32_t>(hashed.tokens.size());
+    std::copy(hashed.history.begin(), hashed.history.end(), ids + next);
+    next += static_cast<uint32_t>(hashed.history.size());
+    std::copy(hashed.tokens.begin(), hashed.tokens.end(), ids + next);
+    for (size_t i = 0; i < hashed.tokens.size(); ++i) *places++ = next++;
   }
-  return static_cast<uint32_t>(plan.hashed.size());
 }
 
 }  // namespace
@@ -133,7 +130,7 @@ PlanImageCounts WritePlanImage(const PlanShape& shape, const PlanImageLayout& la
   auto* pairs = reinterpret_cast<RowPair*>(to + layout.pairs);
   for (const Fill& fill : plan.fills) pairs[counts.fills++] = {fill.staging_row, fill.slot.value()};
   counts.uploads = counts.fills;
-  if (!plan.hashed.empty()) counts.hash_segments = WriteHashed(layout, plan, to);
+  WriteHashed(layout, plan, to);
   auto* gather = reinterpret_cast<uint32_t*>(to + layout.gather);
   uint32_t any = 0;
   for (size_t i = 0; i < plan.gather.size(); ++i) {

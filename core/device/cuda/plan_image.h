@@ -34,12 +34,12 @@ enum class PlanRows : uint8_t { kPlaces, kTokens };
 struct PlanImageLayout {
   PlanImageLayout(const PlanShape& shape, uint32_t token_capacity, PlanRows rows = PlanRows::kPlaces);
 
-  uint64_t items;          // ChainItem [token_capacity]; the header lies before
-  uint64_t gather;         // of kPlaces: GatherIndex bits [token_capacity, heads]
-  uint64_t hash_segments;  // of kTokens: HashSegment [token_capacity]
-  uint64_t hash_ids;       // of kTokens: uint32 [token_capacity * N], history and tokens of each segment
-  uint64_t moves;          // UndoMove [carries]
-  uint64_t pairs;          // RowPair [staging_rows + token_capacity * heads]: fills, then bypassed rows
+  uint64_t items;        // ChainItem [token_capacity]; the header lies before
+  uint64_t gather;       // of kPlaces: GatherIndex bits [token_capacity, heads]
+  uint64_t hash_places;  // of kTokens: uint32 [token_capacity], of each token among the ids
+  uint64_t hash_ids;     // of kTokens: uint32 [token_capacity * N], history and tokens of each segment
+  uint64_t moves;        // UndoMove [carries]
+  uint64_t pairs;        // RowPair [staging_rows + token_capacity * heads]: fills, then bypassed rows
   uint64_t bytes;
 };
 
@@ -48,7 +48,6 @@ struct PlanImageCounts {
   uint32_t fills = 0;    // of the pairs, the first ones
   uint32_t uploads = 0;  // pairs
   uint32_t moves = 0;
-  uint32_t hash_segments = 0;
   uint64_t bytes = 0;  // of the image, up to the last that is used
 };
 

@@ -87,7 +87,13 @@ TEST_P(CudaHashTest, ABatchOfTokensGivesWhatABatchOfPlacesGives) {
       tokens.plan.hashed = hashed;
       // Launches both: a graph adds its padding to the sums of the projection.
       const bool same_path = total > 64;
-      const std::vector<float> got = Concat(rig.Finish(rig.Start(tokens), tokens));
+      // One of another length is under way meanwhile.
+      const Ticket before = rig.Start(named);
+      const Ticket ticket = rig.Start(tokens);
+      const Ticket after = rig.Start(named);
+      EXPECT_EQ(Concat(rig.Finish(before, named)), want);
+      const std::vector<float> got = Concat(rig.Finish(ticket, tokens));
+      EXPECT_EQ(Concat(rig.Finish(after, named)), want);
       ASSERT_EQ(got.size(), want.size());
       if (same_path) {
         EXPECT_EQ(std::memcmp(got.data(), want.data(), got.size() * sizeof(float)), 0) << total << " tokens";

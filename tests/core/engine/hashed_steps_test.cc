@@ -7,6 +7,7 @@
 #include <cstring>
 #include <future>
 #include <memory>
+#include <numeric>
 #include <random>
 #include <vector>
 
@@ -93,6 +94,12 @@ TEST_F(HashedStepsTest, StepsOfAnyLengthAreTheEngines) {
   if (ChosenTestDevice() == TestDevice::kCpu) {
     EXPECT_EQ(hashed_batches_->load(), 8u) << "65, 200, 400 and 66 tokens, of two layers";
   }
+  const auto want = engine_->engine().stats().rows.lookups, got = device_->engine().stats().rows.lookups;
+  ASSERT_EQ(got.size(), 2u);
+  for (size_t layer = 0; layer < 2; ++layer) {
+    EXPECT_EQ(got[layer].hits, want[layer].hits);
+    EXPECT_EQ(got[layer].hits, 799u * engine_->config().geometry.heads());
+  }
 }
 
 TEST_F(HashedStepsTest, ManyAtOnceOfManySequencesAreTheEngines) {
@@ -142,23 +149,58 @@ TEST_F(HashedStepsTest, ManyAtOnceOfManySequencesAreTheEngines) {
   }
 }
 
+// A hint of a segment that the device finds by itself is none.
 TEST_F(HashedStepsTest, WhatIsPrestagedAndUsedInPartsIsTheEngines) {
   const LayerIndex layer = engine_->config().ple_layers[0];
   const Pair sequence = Open();
-  for (const std::vector<uint32_t>& parts : {std::vector<uint32_t>{200}, {100, 50, 50}, {10, 190}, {64, 65, 71}}) {
-    const std::vector<uint32_t> tokens = Tokens(200);
+  const uint32_t heads = engine_->config().geometry.heads();
+  for (const std::vector<uint32_t>& parts : {std::vector<uint32_t>{200}, {100, 50, 50}, {64}, {10, 54}, {64, 65, 71}}) {
+    const uint32_t total = std::accumulate(parts.begin(), parts.end(), 0u);
+    const std::vector<uint32_t> tokens = Tokens(total);
     StepRequest prestage = OneSegment({}, layer, tokens);
     prestage.mode = StepMode::kPrestage;
     Sent staged = Submit(prestage, {sequence}, {});
     staged.engine.wait();
     staged.device.wait();
+    const bool held = total <= 64;
+    EXPECT_EQ(engine_->Get(sequence.first).layers[0].prestaged_tokens, total);
+    EXPECT_EQ(device_->Get(sequence.second).layers[0].prestaged_tokens, held ? total : 0);
     uint32_t at = 0;
     for (const uint32_t count : parts) {
       const StepRequest request = OneSegment({}, layer, {tokens.begin() + at, tokens.begin() + at + count});
-      ExpectSame(Submit(request, {sequence}, Highway(count)));
+      Sent sent = Submit(request, {sequence}, Highway(count));
+      const StepAnswer want = sent.engine.get(), got = sent.device.get();
+      ASSERT_TRUE(want.result.outcome.ok() && got.result.outcome.ok());
+      ASSERT_EQ(got.output.size(), want.output.size());
+      EXPECT_EQ(std::memcmp(got.output.data(), want.output.data(), got.output.size() * sizeof(float)), 0);
+      EXPECT_EQ(want.result.stats.rows.hits, 0u) << "they were asked for before";
+      EXPECT_EQ(got.result.stats.rows.hits, held ? 0 : count * heads);
       at += count;
     }
   }
+  EXPECT_EQ(engine_->engine().stats().prestage_used, 5u);
+  EXPECT_EQ(device_->engine().stats().prestage_used, 2u);
+}
+
+// Sequences of one token each, all of them prestaged: their rows are known.
+TEST_F(HashedStepsTest, ManyShortPrestagesAreUsedTogether) {
+  StepRequest request;
+  request.layer = engine_->config().ple_layers[0];
+  request.output.kind = OutputKind::kDelta;
+  std::vector<Pair> all;
+  for (int i = 0; i < 60; ++i) {
+    all.push_back(Open());
+    request.segments.push_back({.sequence = {}, .num_tokens = 2, .fresh = false, .position = std::nullopt});
+  }
+  request.token_ids = Tokens(120);
+  StepRequest prestage = request;
+  prestage.mode = StepMode::kPrestage;
+  Sent staged = Submit(prestage, all, {});
+  staged.engine.wait();
+  staged.device.wait();
+  ExpectSame(Submit(request, all, Highway(120)));
+  EXPECT_EQ(device_->engine().stats().prestage_used, 60u);
+  EXPECT_EQ(hashed_batches_->load(), 0u);
 }
 
 }  // namespace

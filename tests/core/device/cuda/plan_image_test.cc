@@ -216,18 +216,19 @@ TEST_P(PlanImageTest, TokensInThePlaceOfAGatherAreThePlans) {
             0);
   EXPECT_EQ(std::memcmp(image.data() + layout.moves, image_.data() + layout_.moves, counts.moves * sizeof(UndoMove)),
             0);
-  ASSERT_EQ(counts.hash_segments, plan.hashed.size());
-  uint32_t first_token = 0, first_id = 0;
-  for (uint32_t i = 0; i < counts.hash_segments; ++i) {
-    const auto segment = At<HashSegment>(image, layout.hash_segments, i);
-    EXPECT_EQ(segment.first_token, first_token);
-    EXPECT_EQ(segment.first_id, first_id);
-    for (const auto part : {plan.hashed[i].history, plan.hashed[i].tokens}) {
-      for (const uint32_t id : part) EXPECT_EQ(At<uint32_t>(image, layout.hash_ids, first_id++), id);
+  uint32_t token = 0;
+  for (const HashedTokens& hashed : plan.hashed) {
+    for (size_t i = 0; i < hashed.tokens.size(); ++i, ++token) {
+      const auto place = At<uint32_t>(image, layout.hash_places, token);
+      ASSERT_GE(place, hashed.history.size());
+      EXPECT_EQ(At<uint32_t>(image, layout.hash_ids, place), hashed.tokens[i]);
+      for (size_t back = 1; back <= hashed.history.size(); ++back) {
+        const uint32_t before = back <= i ? hashed.tokens[i - back] : hashed.history[hashed.history.size() + i - back];
+        EXPECT_EQ(At<uint32_t>(image, layout.hash_ids, place - back), before);
+      }
     }
-    first_token += static_cast<uint32_t>(plan.hashed[i].tokens.size());
   }
-  EXPECT_EQ(first_token, plan.num_tokens);
+  EXPECT_EQ(token, plan.num_tokens);
   EXPECT_GE(counts.bytes, layout.moves);
   EXPECT_LE(counts.bytes, layout.bytes);
 }
