@@ -96,8 +96,8 @@ struct BatchPlan {
   LayerOrdinal layer;
   uint32_t num_tokens = 0;  // T
   std::vector<Fill> fills;
-  std::vector<GatherIndex> gather;           // [T, heads]; empty where `hashed` is not
-  std::vector<HashedTokens> hashed;          // of segments with tokens, in order; where DeviceInfo::hashes_rows
+  std::vector<GatherIndex> gather;           // [T, heads], or empty beside `hashed`
+  std::vector<HashedTokens> hashed;          // of segments with tokens, in order, or empty; needs hashes_rows
   std::vector<SegmentPlan> segments;         // disjoint carries (kNoCarry aside), tokens in order without gaps
   std::vector<TensorPart> parts;             // tokens in order without gaps; a segment lies in one part
   std::vector<ClientMemory*> client_memory;  // that parts lie in; each is told when the batch is done

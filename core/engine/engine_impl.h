@@ -100,8 +100,8 @@ class EngineImpl : public Engine {
   // Bytes of a step's tensor up to which the thread that submits it may give it to the device: copying them takes about
   // as long as waking a thread. The copy of a larger one would keep that thread from receiving the next.
   static constexpr uint64_t kCopiedHere = 1 << 20;
-  // Tokens of a step up to which its rows are found here though the device could: that takes as long as it would there,
-  // and the device has one kernel less to run.
+  // Tokens of a step up to which its rows are found here though the device could: that takes less than the launch of
+  // one kernel more, and short batches stay graphs.
   static constexpr size_t kHashedHere = 64;
   // Bytes of a step's output up to which the thread that completes its batch also delivers it: others wait for it.
   static constexpr uint64_t kDeliveredHere = 256 << 10;

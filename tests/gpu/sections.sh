@@ -9,7 +9,7 @@ declare -A budget=([golden]=200 [equality]=200 [ipc]=150 [sanitizer]=60 [stage]=
 
 # Tests that belong to the section random, by name, and those small enough for compute-sanitizer.
 long_tests=${GPU_LONG_TESTS:-*TenThousand*:*HundredThousand*}
-sanitizer_tests=${GPU_SANITIZER_TESTS:-*SmallBatchesAgree/H24*:*SmallBatchesAgree/H29*:*SmallBatchesAgree/H256*:*SmallBatchesAgree/H768*:*EmbeddingsAreTheCpus*160*}
+sanitizer_tests=${GPU_SANITIZER_TESTS:-*SmallBatchesAgree/H24*:*SmallBatchesAgree/H29*:*SmallBatchesAgree/H256*:*SmallBatchesAgree/H768*:*EmbeddingsAreTheCpus*160*:*CudaHashTest*}
 
 [ -z "${device:-}" ] || export PLEIAD_TEST_DEVICE=$device
 
