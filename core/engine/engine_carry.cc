@@ -82,7 +82,8 @@ void EngineImpl::InstallPrestages(Section& section, StepOp& op) {
         prestage.history = work.start.history;
         const auto tokens = absl::MakeConstSpan(op.request.token_ids).subspan(work.first_token, asked.num_tokens);
         prestage.tokens.assign(tokens.begin(), tokens.end());
-        prestage.plan = std::move(op.plans[plan++]);
+        prestage.plan = rows_->holds_nothing() ? op.plans.front() : std::move(op.plans[plan++]);
+        prestage.first_row = work.first_row;
         work.carry->prestage = std::move(prestage);
       }
     }

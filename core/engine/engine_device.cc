@@ -112,7 +112,7 @@ EngineImpl::InFlight EngineImpl::RunPrestage(OpPtr op) {
   InFlight work;
   work.plan = std::make_unique<BatchPlan>();
   work.plan->layer = prestage->layer;
-  for (const std::unique_ptr<RowPlan>& plan : prestage->plans) {
+  for (const std::shared_ptr<RowPlan>& plan : prestage->plans) {
     rows_->AppendFills(*plan, 0, plan->gather().size(), work.plan->fills);
   }
   if (!work.plan->fills.empty()) {
@@ -120,7 +120,7 @@ EngineImpl::InFlight EngineImpl::RunPrestage(OpPtr op) {
     work.status = ticket.status();
     if (ticket.ok()) {
       work.ticket = *ticket;
-      for (const std::unique_ptr<RowPlan>& plan : prestage->plans) rows_->Enqueued(*plan, 0, 0, *ticket);
+      for (const std::shared_ptr<RowPlan>& plan : prestage->plans) rows_->Enqueued(*plan, 0, 0, *ticket);
     }
   }
   work.ops.push_back(std::move(op));

@@ -87,7 +87,7 @@ class EngineImpl : public Engine {
 
     std::vector<OpPtr> to_begin;
     std::vector<OpPtr> to_resolve;
-    std::vector<std::unique_ptr<RowPlan>> trash;
+    std::vector<std::shared_ptr<RowPlan>> trash;
     Ready ready = Ready::kWakeDeviceThread;
 
    private:

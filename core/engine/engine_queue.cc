@@ -192,7 +192,7 @@ void EngineImpl::BeginStep(Section& section, const std::shared_ptr<StepOp>& op) 
       continue;
     }
     work.prestaged = true;
-    work.first_row = size_t{prestage.used} * heads_;
+    work.first_row = prestage.first_row + size_t{prestage.used} * heads_;
   }
   if (!device) {
     if (op->kind == OpKind::kPrestage) {

@@ -95,23 +95,29 @@ void EngineImpl::ResolveStep(const std::shared_ptr<StepOp>& op) {
 void EngineImpl::ResolvePrestage(const std::shared_ptr<StepOp>& op) {
   const NgramHasher& hasher = model_.hashers[op->layer.value()];
   const auto tokens = absl::MakeConstSpan(op->request.token_ids);
+  std::vector<size_t> found;  // segments
+  for (size_t i = 0; i < op->segments.size(); ++i) {
+    const uint32_t count = op->request.segments[i].num_tokens;
+    if (op->segments[i].carry != nullptr && count > 0 && !FoundByDevice(count)) found.push_back(i);
+  }
+  const bool together = rows_->holds_nothing() && !found.empty();
   {
     MutexLock lock(&mutex_);
-    op->plans_pending = 1;
-    for (const SegmentWork& work : op->segments) {
-      const uint32_t count = op->request.segments[static_cast<size_t>(&work - op->segments.data())].num_tokens;
-      if (work.carry != nullptr && count > 0 && !FoundByDevice(count)) ++op->plans_pending;
-    }
+    op->plans_pending = 1 + static_cast<uint32_t>(together ? 1 : found.size());
   }
-  for (size_t i = 0; i < op->segments.size(); ++i) {
-    const SegmentWork& work = op->segments[i];
+  std::vector<RowId> ids;
+  for (const size_t i : found) {
+    SegmentWork& work = op->segments[i];
     const uint32_t count = op->request.segments[i].num_tokens;
-    if (work.carry == nullptr || count == 0 || FoundByDevice(count)) continue;
-    std::vector<RowId> ids(size_t{count} * heads_);
-    hasher.Hash(work.start.history, tokens.subspan(work.first_token, count), absl::MakeSpan(ids));
+    work.first_row = ids.size();
+    ids.resize(ids.size() + size_t{count} * heads_);
+    hasher.Hash(work.start.history, tokens.subspan(work.first_token, count),
+                absl::MakeSpan(ids).subspan(work.first_row));
+    if (together && i != found.back()) continue;
+    // What holds nothing does not fail, so nobody asks which of all segments it was.
     const size_t first_id = size_t{work.first_token} * heads_;
     op->plans.push_back(
-        rows_->Resolve(op->layer, std::move(ids), ResolvePurpose::kPrestage,
+        rows_->Resolve(op->layer, std::exchange(ids, {}), ResolvePurpose::kPrestage,
                        [this, op, first_id](ResolveResult answer) { PlanAnswered(op, std::move(answer), first_id); }));
   }
   PlanAnswered<StepOp>(op, std::nullopt, 0);

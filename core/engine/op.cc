@@ -10,12 +10,12 @@ std::function<void()> StepOp::Answer(Outcome outcome) {
   return [fn = std::move(done), answer = std::move(result)]() mutable { fn(std::move(answer)); };
 }
 
-void StepOp::GivePlans(std::vector<std::unique_ptr<RowPlan>>& out) {
-  for (std::unique_ptr<RowPlan>& plan : plans) out.push_back(std::move(plan));
+void StepOp::GivePlans(std::vector<std::shared_ptr<RowPlan>>& out) {
+  for (std::shared_ptr<RowPlan>& plan : plans) out.push_back(std::move(plan));
   plans.clear();
 }
 
-void LookupOp::GivePlans(std::vector<std::unique_ptr<RowPlan>>& out) {
+void LookupOp::GivePlans(std::vector<std::shared_ptr<RowPlan>>& out) {
   if (plan != nullptr) out.push_back(std::move(plan));
 }
 

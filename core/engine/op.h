@@ -33,7 +33,7 @@ struct Op {
   // The answer as a call to make without the lock.
   virtual std::function<void()> Answer(Outcome outcome) = 0;
   // Moves its row plans to `out`, to be ended without the lock.
-  virtual void GivePlans(std::vector<std::unique_ptr<RowPlan>>& out) { (void)out; }
+  virtual void GivePlans(std::vector<std::shared_ptr<RowPlan>>& out) { (void)out; }
 
   OpKind kind = OpKind::kStep;
   OpState state = OpState::kQueued;
@@ -64,14 +64,14 @@ struct SegmentWork {
 
 struct StepOp : Op {
   std::function<void()> Answer(Outcome outcome) override;
-  void GivePlans(std::vector<std::unique_ptr<RowPlan>>& out) override;
+  void GivePlans(std::vector<std::shared_ptr<RowPlan>>& out) override;
 
   StepRequest request;
   std::function<void(StepResult)> done;
   LayerOrdinal layer;
   std::vector<SegmentWork> segments;  // as in the request
   // Written by the resolving thread until the state is kReady, then by the device thread.
-  std::vector<std::unique_ptr<RowPlan>> plans;  // one; of a prestage one per segment with tokens
+  std::vector<std::shared_ptr<RowPlan>> plans;  // one; of a prestage one per segment with tokens, or one for all
   uint32_t plans_pending = 0;  // answers of the row store still due, plus one while plans are being made
   bool made = false;           // all plans are made; until then an abort waits
   bool hashed = false;         // the device finds its rows
@@ -91,7 +91,7 @@ struct StepOp : Op {
 
 struct LookupOp : Op {
   std::function<void()> Answer(Outcome outcome) override;
-  void GivePlans(std::vector<std::unique_ptr<RowPlan>>& out) override;
+  void GivePlans(std::vector<std::shared_ptr<RowPlan>>& out) override;
 
   LookupRequest request;
   std::function<void(LookupResult)> done;

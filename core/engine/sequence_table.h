@@ -23,8 +23,9 @@ struct Prestage {
   StartKind kind = StartKind::kRing;  // kFresh: for a step with fresh
   TokenHistory history;               // before the first token not yet used
   absl::InlinedVector<uint32_t, 4> tokens;
-  uint32_t used = 0;  // tokens consumed by steps
-  std::unique_ptr<RowPlan> plan;
+  uint32_t used = 0;              // tokens consumed by steps
+  std::shared_ptr<RowPlan> plan;  // other carries' too where plans hold nothing
+  size_t first_row = 0;           // of the first token, into the ids of the plan
 
   uint32_t left() const { return static_cast<uint32_t>(tokens.size()) - used; }
 };

@@ -35,6 +35,7 @@ class ResidentRowStore : public RowStore {
       : first_slots_(std::move(first_slots)), slots_(slots), bytes_read_(bytes_read), hits_(first_slots_.size()) {}
 
   const char* mode() const override { return "resident"; }
+  bool holds_nothing() const override { return true; }
 
   std::unique_ptr<RowPlan> Resolve(LayerOrdinal layer, std::vector<RowId> ids, ResolvePurpose /*purpose*/,
                                    DoneFn done) override {

@@ -85,6 +85,9 @@ class RowStore {
   // "resident" or "cached".
   virtual const char* mode() const = 0;
 
+  // Nothing misses and plans hold nothing: they never fail, yield or wait, so several carries may use one.
+  virtual bool holds_nothing() const { return false; }
+
   // Resolves `ids` of one layer. `done` is called exactly once unless the plan is destroyed first, possibly before
   // Resolve returns, and never while a lock of the store is held. At most max_tokens * heads ids.
   virtual std::unique_ptr<RowPlan> Resolve(LayerOrdinal layer, std::vector<RowId> ids, ResolvePurpose purpose,

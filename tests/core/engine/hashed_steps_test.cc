@@ -182,6 +182,44 @@ TEST_F(HashedStepsTest, WhatIsPrestagedAndUsedInPartsIsTheEngines) {
   EXPECT_EQ(device_->engine().stats().prestage_used, 2u);
 }
 
+// What holds nothing is resolved once for all sequences of a prestage.
+TEST_F(HashedStepsTest, SequencesPrestagedTogetherUseTheirPartsApart) {
+  const LayerIndex layer = engine_->config().ple_layers[1];
+  const std::vector<uint32_t> lengths = {3, 1, 5, 2};
+  std::vector<Pair> all;
+  StepRequest prestage;
+  prestage.layer = layer;
+  prestage.mode = StepMode::kPrestage;
+  for (const uint32_t length : lengths) {
+    all.push_back(Open());
+    prestage.segments.push_back({.sequence = {}, .num_tokens = length, .fresh = false, .position = std::nullopt});
+  }
+  prestage.token_ids = Tokens(11);
+  Sent staged = Submit(prestage, all, {});
+  staged.engine.wait();
+  staged.device.wait();
+  const auto tokens = [&](size_t first, size_t count) {
+    const auto from = prestage.token_ids.begin() + static_cast<ptrdiff_t>(first);
+    return std::vector<uint32_t>(from, from + static_cast<ptrdiff_t>(count));
+  };
+  const auto use = [&](size_t sequence, size_t first, size_t count) {
+    Sent sent =
+        Submit(OneSegment({}, layer, tokens(first, count)), {all[sequence]}, Highway(static_cast<uint32_t>(count)));
+    const StepAnswer want = sent.engine.get(), got = sent.device.get();
+    ASSERT_TRUE(want.result.outcome.ok() && got.result.outcome.ok());
+    ASSERT_EQ(got.output.size(), want.output.size());
+    EXPECT_EQ(std::memcmp(got.output.data(), want.output.data(), got.output.size() * sizeof(float)), 0);
+    EXPECT_EQ(got.result.stats.rows.hits, 0u) << "they were asked for before";
+  };
+  use(2, 4, 2);
+  use(0, 0, 3);
+  use(2, 6, 1);
+  use(3, 9, 2);
+  use(1, 3, 1);
+  use(2, 7, 2);
+  EXPECT_EQ(device_->engine().stats().prestage_used, 4u);
+}
+
 // Sequences of one token each, all of them prestaged: their rows are known.
 TEST_F(HashedStepsTest, ManyShortPrestagesAreUsedTogether) {
   StepRequest request;
