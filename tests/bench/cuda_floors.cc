@@ -8,6 +8,8 @@
 #include "core/base/numeric.h"
 #include "core/device/cuda/gate_conv_args.h"
 #include "core/device/cuda/plan_image.h"
+#include "core/device/cuda/row_hashes.h"
+#include "core/model/hash_constants.h"
 #include "tests/bench/report.h"
 
 namespace pleiad::bench {
@@ -187,6 +189,52 @@ double Floors::OtherKernels(uint32_t tokens, uint32_t rounds) {
     args.once = HasItemsOfOne(shape, tokens) ? 1 : 0;
     Check(cuda::LaunchGateConv(args, items, stream), "gate_conv");
   });
+}
+
+double Floors::RowHash(uint32_t tokens, uint32_t rounds) {
+  ModelConfig config;
+  config.geometry = geometry_;
+  config.ple_layers = {LayerIndex(1)};
+  config.num_hidden_layers = 48;
+  config.vocab_size = 248320;
+  config.ngram_vocab_size_base = 20000;
+  const NgramHasher hasher(DeriveHashConstants(config, LayerOrdinal(0)), geometry_.ngram_size,
+                           geometry_.heads_per_ngram, config.eos_token_id);
+  const ::pleiad::RowHash layer{hasher, Slot(0)};
+  const cuda::RowHashes hashes = Made(cuda::RowHashes::Create({&layer, 1}));
+
+  cuda::PlanShape shape;
+  shape.geometry = geometry_;
+  shape.rollback_tokens = kRollback;
+  shape.carries = 1;
+  shape.concurrent_items = setup_.concurrent_items;
+  const cuda::PlanImageLayout layout(shape, tokens, cuda::PlanRows::kTokens);
+  std::vector<uint32_t> ids(tokens);
+  std::minstd_rand generator(18);
+  for (uint32_t& id : ids) id = static_cast<uint32_t>(generator() % config.vocab_size);
+  const std::vector<uint32_t> history(geometry_.context_len(), config.eos_token_id);
+  BatchPlan plan;
+  plan.num_tokens = tokens;
+  plan.hashed = {{history, ids}};
+  SegmentPlan segment;
+  segment.carry = CarrySlot(0);
+  segment.num_tokens = tokens;
+  segment.ring = {0, geometry_.state_len()};
+  plan.segments = {segment};
+  TensorPart part;
+  part.num_tokens = tokens;
+  plan.parts = {part};
+
+  const auto image = Made(cuda::AllocatePinned("plan", layout.bytes));
+  const auto device_image = Made(cuda::AllocateDevice("plan", layout.bytes));
+  const auto rows =
+      Made(cuda::AllocateDevice("rows that are found", uint64_t{tokens} * geometry_.heads() * sizeof(uint32_t)));
+  const cuda::PartAddress address{0, reinterpret_cast<uint64_t>(y_.data()), false};
+  const cuda::PlanImageCounts counts = WritePlanImage(shape, layout, plan, {&address, 1}, 1, image.data());
+  const cuda::HashArgs args =
+      cuda::HashArgsOf(hashes.of(LayerOrdinal(0)), layout, counts, tokens, image, device_image, rows);
+  return DeviceMicroseconds(
+      rounds, [&](uint32_t, cudaStream_t stream) { Check(cuda::LaunchHashRows(args, stream), "row hash"); });
 }
 
 double Floors::OneKernelProjection(uint32_t tokens, uint32_t rounds, ProjectionKernel kernel) {

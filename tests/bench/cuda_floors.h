@@ -41,6 +41,8 @@ class Floors {
   void TuneGemm();
   // Gather, gate and conv of one segment of `tokens`, FP32 highway not in place.
   double OtherKernels(uint32_t tokens, uint32_t rounds);
+  // What finds the rows of `tokens` from their ids in pinned memory, and brings the plan along.
+  double RowHash(uint32_t tokens, uint32_t rounds);
   // Gather and projection in one kernel, of a shape that it takes.
   double OneKernelProjection(uint32_t tokens, uint32_t rounds, ProjectionKernel kernel);
 

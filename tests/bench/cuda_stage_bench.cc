@@ -223,8 +223,8 @@ void RunKernels(const Settings& settings) {
   for (const Geometry& geometry : {odd, small, Released()}) {
     Floors floors(geometry, {RandomWeights(geometry, 1)}, max_tokens, cuda::SumOrder::kInvariant);
     for (uint32_t tokens : settings.tokens) {
-      std::printf("H %u, T %u: gather, gate and conv %.1f us", geometry.hidden_size, tokens,
-                  floors.OtherKernels(tokens, settings.rounds));
+      std::printf("H %u, T %u: row hash %.1f us, gather, gate and conv %.1f us", geometry.hidden_size, tokens,
+                  floors.RowHash(tokens, settings.rounds), floors.OtherKernels(tokens, settings.rounds));
       if (cuda::CanProjectFew(tokens, geometry.embed_dim, geometry.head_dim())) {
         std::printf(", project_few %.1f us",
                     floors.OneKernelProjection(tokens, settings.rounds, ProjectionKernel::kFew));
@@ -269,8 +269,8 @@ int Main(const Settings& settings) {
   std::printf("copy bandwidth %.0f GB/s, read and written\n\n", bandwidth / 1e9);
   report["copy_bytes_per_second"] = bandwidth;
   report["cpu_relative_l2"] = error;
-  std::printf("%6s %9s %9s %9s %9s %8s %10s %9s %6s %9s %9s %9s\n", "T", "stage us", "GEMM us", "untuned", "rest us",
-              "of copy", "each 1 us", "wall us", "idle", "alone us", "invar. us", "BF16 us");
+  std::printf("%6s %9s %9s %9s %9s %8s %10s %9s %6s %9s %9s %9s %9s\n", "T", "stage us", "GEMM us", "untuned",
+              "rest us", "of copy", "each 1 us", "wall us", "idle", "alone us", "invar. us", "BF16 us", "hash us");
   std::vector<double> first_choice;
   for (uint32_t tokens : settings.tokens) first_choice.push_back(floors.Gemm(tokens, settings.rounds / 2));
   floors.TuneGemm();
@@ -288,8 +288,10 @@ int Main(const Settings& settings) {
     const double each = tokens <= kCarries ? load.Measure(tokens, rounds, Cut::kOneTokenEach).device_us : 0;
     const double one_order = invariant.Measure(tokens, rounds).device_us;
     const double bf16 = load.Measure(tokens, rounds, Cut::kOneSegment, DType::kBf16).device_us;
-    std::printf("%6u %9.1f %9.1f %9.1f %9.1f %8.2f %10.1f %9.1f %6.3f %9.1f %9.1f %9.1f\n", tokens, stage.device_us,
-                gemm, first_choice[i], rest, share, each, plain.wall_us, idle, plain.alone_us, one_order, bf16);
+    const double hash = floors.RowHash(tokens, rounds);
+    std::printf("%6u %9.1f %9.1f %9.1f %9.1f %8.2f %10.1f %9.1f %6.3f %9.1f %9.1f %9.1f %9.1f\n", tokens,
+                stage.device_us, gemm, first_choice[i], rest, share, each, plain.wall_us, idle, plain.alone_us,
+                one_order, bf16, hash);
     report["stage"].push_back({{"tokens", tokens},
                                {"us", stage.device_us},
                                {"gemm_us", gemm},
@@ -301,7 +303,8 @@ int Main(const Settings& settings) {
                                {"idle", idle},
                                {"alone_us", plain.alone_us},
                                {"batch_invariant_us", one_order},
-                               {"bf16_us", bf16}});
+                               {"bf16_us", bf16},
+                               {"row_hash_us", hash}});
   }
   return WriteReport(report, settings.json) ? 0 : 1;
 }

@@ -21,7 +21,7 @@ struct BatchSlot {
   TensorStaging tensors;
 
   Event uploaded;  // on the upload stream; this, `begun` and `computed` with times
-  Event begun;     // on the compute stream
+  Event begun;     // before what finds its rows, else on the compute stream behind the upload
   // For every other batch of the slot, so that one is still there when the next batch elsewhere is done.
   std::array<Event, 2> computed;
   uint32_t turn = 0;  // the one of the last batch

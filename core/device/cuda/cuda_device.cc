@@ -119,10 +119,9 @@ absl::Status CudaDevice::Retire(const Work& work) {
 }
 
 absl::StatusOr<double> CudaDevice::BusySeconds(const Work& work) const {
-  const BatchSlot& slot = slots_[work.slot];
-  const cudaEvent_t begun = options_.time_kernels ? slot.begun.get() : slot.uploaded.get();
   float milliseconds = 0;
-  PLEIAD_RETURN_IF_ERROR(ToStatus(cudaEventElapsedTime(&milliseconds, begun, work.computed), "cudaEventElapsedTime"));
+  PLEIAD_RETURN_IF_ERROR(
+      ToStatus(cudaEventElapsedTime(&milliseconds, work.begun, work.computed), "cudaEventElapsedTime"));
   if (!options_.time_kernels && work.before != nullptr) {
     float since = 0;
     PLEIAD_RETURN_IF_ERROR(ToStatus(cudaEventElapsedTime(&since, work.before, work.computed), "cudaEventElapsedTime"));
@@ -199,7 +198,7 @@ absl::Status CudaDevice::Enqueue(const BatchPlan& plan, BatchSlot& slot, Work* w
   PLEIAD_RETURN_IF_ERROR(EnqueueUploads(plan, layout, counts, slot));
 
   const std::byte* image = slot.device_image.data();
-  if (options_.time_kernels) {
+  if (options_.time_kernels && plan.hashed.empty()) {
     PLEIAD_RETURN_IF_ERROR(ToStatus(cudaEventRecord(slot.begun.get(), compute_.get()), "cudaEventRecord"));
   }
   CopyRowsArgs fills;
@@ -230,6 +229,7 @@ absl::Status CudaDevice::Enqueue(const BatchPlan& plan, BatchSlot& slot, Work* w
   }
   RecordDone(plan);
   slot.turn ^= 1;
+  work->begun = options_.time_kernels || !plan.hashed.empty() ? slot.begun.get() : slot.uploaded.get();
   work->before = last_computed_;
   work->done = work->computed = last_computed_ = slot.computed[slot.turn].get();
   PLEIAD_RETURN_IF_ERROR(ToStatus(cudaEventRecord(work->computed, compute_.get()), "cudaEventRecord"));
@@ -255,8 +255,11 @@ absl::Status CudaDevice::EnqueueUploads(const BatchPlan& plan, const PlanImageLa
     PLEIAD_RETURN_IF_ERROR(ToStatus(cudaStreamWaitEvent(upload_.get(), last_computed_, 0), "cudaStreamWaitEvent"));
   }
   if (!plan.hashed.empty()) {
-    PLEIAD_RETURN_IF_ERROR(
-        ToStatus(LaunchHashRows(HashFrom(plan, layout, counts, slot), stream), "launch of the row hash"));
+    PLEIAD_RETURN_IF_ERROR(ToStatus(cudaEventRecord(slot.begun.get(), stream), "cudaEventRecord"));
+    PLEIAD_RETURN_IF_ERROR(ToStatus(LaunchHashRows(HashArgsOf(hashes_.of(plan.layer), layout, counts, plan.num_tokens,
+                                                              slot.image, slot.device_image, slot.hashed_rows),
+                                                   stream),
+                                    "launch of the row hash"));
   } else {
     PLEIAD_RETURN_IF_ERROR(ToStatus(
         cudaMemcpyAsync(slot.device_image.data(), slot.image.data(), counts.bytes, cudaMemcpyHostToDevice, stream),
@@ -273,22 +276,6 @@ absl::Status CudaDevice::EnqueueUploads(const BatchPlan& plan, const PlanImageLa
   PLEIAD_RETURN_IF_ERROR(ToStatus(cudaEventRecord(slot.uploaded.get(), stream), "cudaEventRecord"));
   if (alone) return absl::OkStatus();
   return ToStatus(cudaStreamWaitEvent(compute_.get(), slot.uploaded.get(), 0), "cudaStreamWaitEvent");
-}
-
-HashArgs CudaDevice::HashFrom(const BatchPlan& plan, const PlanImageLayout& layout, const PlanImageCounts& counts,
-                              const BatchSlot& slot) const {
-  constexpr uint64_t kPiece = sizeof(uint4);
-  HashArgs args = hashes_.of(plan.layer);
-  args.places = reinterpret_cast<const uint32_t*>(slot.image.data() + layout.hash_places);
-  args.ids = reinterpret_cast<const uint32_t*>(slot.image.data() + layout.hash_ids);
-  args.num_tokens = plan.num_tokens;
-  args.rows = slot.hashed_rows.As<uint32_t>();
-  args.image = slot.image.As<const uint4>();
-  args.device_image = slot.device_image.As<uint4>();
-  args.pieces = static_cast<uint32_t>((layout.items + counts.items * sizeof(ChainItem)) / kPiece);
-  args.moves_at = static_cast<uint32_t>(layout.moves / kPiece);
-  args.moves = static_cast<uint32_t>(counts.moves * sizeof(UndoMove) / kPiece);
-  return args;
 }
 
 GatherArgs CudaDevice::GatherFrom(const BatchSlot& slot, const PlanImageLayout& layout, LayerOrdinal layer,

@@ -58,7 +58,8 @@ class CudaDevice : public Device {
   struct Work {
     Ticket ticket;
     cudaEvent_t done = nullptr;
-    uint32_t slot = kNone;  // of a batch
+    uint32_t slot = kNone;        // of a batch
+    cudaEvent_t begun = nullptr;  // where its time starts, unless the batch before ends later
     cudaEvent_t computed = nullptr;
     cudaEvent_t before = nullptr;  // what `computed` was of the batch before
     uint32_t place = kNone;        // of a carry
@@ -107,8 +108,6 @@ class CudaDevice : public Device {
   // Whether gather and projection of a batch are one kernel: for few tokens, which does no undo moves, or for more.
   bool ProjectsFew(uint32_t tokens) const;
   bool ProjectsRows(uint32_t tokens) const;
-  HashArgs HashFrom(const BatchPlan& plan, const PlanImageLayout& layout, const PlanImageCounts& counts,
-                    const BatchSlot& slot) const;
   GatherArgs GatherFrom(const BatchSlot& slot, const PlanImageLayout& layout, LayerOrdinal layer, uint32_t tokens,
                         PlanRows rows) const;
   // Null: none.

@@ -46,4 +46,21 @@ absl::StatusOr<RowHashes> RowHashes::Create(absl::Span<const RowHash> hashes) {
   return made;
 }
 
+HashArgs HashArgsOf(const HashArgs& of_layer, const PlanImageLayout& layout, const PlanImageCounts& counts,
+                    uint32_t num_tokens, const PinnedMemoryBlock& image, const DeviceMemoryBlock& device_image,
+                    const DeviceMemoryBlock& rows) {
+  constexpr uint64_t kPiece = sizeof(uint4);
+  HashArgs args = of_layer;
+  args.places = reinterpret_cast<const uint32_t*>(image.data() + layout.hash_places);
+  args.ids = reinterpret_cast<const uint32_t*>(image.data() + layout.hash_ids);
+  args.num_tokens = num_tokens;
+  args.rows = rows.As<uint32_t>();
+  args.image = image.As<const uint4>();
+  args.device_image = device_image.As<uint4>();
+  args.pieces = static_cast<uint32_t>((layout.items + counts.items * sizeof(ChainItem)) / kPiece);
+  args.moves_at = static_cast<uint32_t>(layout.moves / kPiece);
+  args.moves = static_cast<uint32_t>(counts.moves * sizeof(UndoMove) / kPiece);
+  return args;
+}
+
 }  // namespace pleiad::cuda

@@ -8,6 +8,7 @@
 #include "core/base/strong_id.h"
 #include "core/device/cuda/kernels.h"
 #include "core/device/cuda/owners.h"
+#include "core/device/cuda/plan_image.h"
 #include "core/device/device.h"
 
 namespace pleiad::cuda {
@@ -25,5 +26,10 @@ class RowHashes {
   std::vector<HashArgs> args_;
   DeviceMemoryBlock constants_;
 };
+
+// What the kernel is given for a batch whose plan was written to `image` with PlanRows::kTokens.
+HashArgs HashArgsOf(const HashArgs& of_layer, const PlanImageLayout& layout, const PlanImageCounts& counts,
+                    uint32_t num_tokens, const PinnedMemoryBlock& image, const DeviceMemoryBlock& device_image,
+                    const DeviceMemoryBlock& rows);
 
 }  // namespace pleiad::cuda
