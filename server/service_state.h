@@ -20,6 +20,7 @@
 #include "server/output_pool.h"
 #include "server/regions.h"
 #include "server/rpc_counters.h"
+#include "server/spinning_thread.h"
 #include "server/stall_watch.h"
 #include "server/step_regions.h"
 
@@ -42,6 +43,7 @@ class ServiceState {
         admission({.requests = limits.inflight_requests, .bytes = limits.inflight_bytes}),
         stalls(&admission, clock),
         failures(2 * size_t{limits.max_sequences}, clock),
+        spinner(clock),
         limits_(limits),
         clock_(clock),
         regions_(std::move(regions)) {}
@@ -88,6 +90,8 @@ class ServiceState {
   RpcCounters counters;
   StallWatch stalls;
   FailureLog failures;
+  // Takes requests of streams from gRPC's threads; started before SetServing, or never.
+  SpinningThread spinner;
 
  private:
   const ServiceLimits limits_;
