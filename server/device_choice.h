@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <thread>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -32,6 +33,6 @@ absl::StatusOr<DeviceChoice> ChooseDevice(
 // the CPUs, and one of the `cpus` that the process may use can be spared.
 inline constexpr absl::Duration kSpin = absl::Microseconds(250);
 inline constexpr uint32_t kSpinCpus = 4;
-absl::Duration SpinFor(const ServerFlags& flags, RunCost cost, uint32_t cpus);
+absl::Duration SpinFor(const ServerFlags& flags, RunCost cost, uint32_t cpus = std::thread::hardware_concurrency());
 
 }  // namespace pleiad

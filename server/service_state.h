@@ -49,7 +49,7 @@ class ServiceState {
         regions_(std::move(regions)) {}
 
   // Loading -> serving, once. `engine` outlives every RPC.
-  void SetServing(Engine* engine, v1::GetModelResponse model);
+  void SetServing(Engine* engine, v1::GetModelResponse model, const ServerFlags& flags);
   // Every response says so from now on.
   void SetDraining() { draining_.store(true); }
   // New RPCs are refused from now on.
@@ -90,7 +90,7 @@ class ServiceState {
   RpcCounters counters;
   StallWatch stalls;
   FailureLog failures;
-  // Takes requests of streams from gRPC's threads; started before SetServing, or never.
+  // Takes requests of streams from gRPC's threads; started by SetServing where SpinFor says so.
   SpinningThread spinner;
 
  private:
