@@ -32,4 +32,9 @@ absl::StatusOr<DeviceChoice> ChooseDevice(const ServerFlags& flags,
   return choice;
 }
 
+absl::Duration SpinFor(const ServerFlags& flags, RunCost cost, uint32_t cpus) {
+  const bool spared = cost == RunCost::kEnqueueing && cpus >= kSpinCpus;
+  return flags.spin.value_or(spared ? kSpin : absl::ZeroDuration());
+}
+
 }  // namespace pleiad

@@ -41,6 +41,7 @@ struct ServerFlags {
   bool batch_invariant = false;
   std::optional<uint32_t> eos_token_id;  // absent: the config's
   uint32_t threads = 0;                  // 0: all cores
+  std::optional<absl::Duration> spin;    // absent: as SpinFor says
   bool reflection = false;               // also on listeners that are not local
   AccessFlags access;
   std::string log_level = "info";

@@ -31,6 +31,31 @@ ForwardStream::StepPtr ForwardStream::TakeRead() {
 }
 
 void ForwardStream::OnReadDone(bool ok) {
+  if (!ok || !HandToSpinner()) Receive(ok);
+}
+
+bool ForwardStream::HandToSpinner() {
+  {
+    MutexLock lock(&mutex_);
+    ++handed_;
+  }
+  std::function<void()> work = [this, self = self_] {
+    state_->engine()->Attend([this] {
+      Receive(true);
+      {
+        MutexLock lock(&mutex_);
+        --handed_;
+      }
+      FinishIfOver();
+    });
+  };
+  if (state_->spinner.TryRun(work)) return true;
+  MutexLock lock(&mutex_);
+  --handed_;
+  return false;
+}
+
+void ForwardStream::Receive(bool ok) {
   StepPtr step = TakeRead();
   const bool good = ok && step->exchange.Receive(&step->message, state_->limits());
   {
@@ -229,7 +254,7 @@ void ForwardStream::FinishIfOver() {
   {
     MutexLock lock(&mutex_);
     const bool no_more = half_closed_ || cancelled_ || ending_;
-    if (!no_more || finished_ || cancelling_ || writing_ || waiting_ != nullptr || !running_.empty() ||
+    if (!no_more || finished_ || cancelling_ || writing_ || handed_ > 0 || waiting_ != nullptr || !running_.empty() ||
         !answered_.empty())
       return;
     finished_ = true;

@@ -60,6 +60,11 @@ class ForwardStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grp
 
   void ReadNext() ABSL_LOCKS_EXCLUDED(mutex_);
   StepPtr TakeRead() ABSL_LOCKS_EXCLUDED(mutex_);
+  // What was read, on a thread of gRPC's or the one that spins. The next read begins once its step is submitted, so
+  // steps come to the engine in the order of the stream on either.
+  void Receive(bool ok) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Whether the thread that spins receives what was read.
+  bool HandToSpinner() ABSL_LOCKS_EXCLUDED(mutex_);
   // Moves the request that waits for room to the running ones.
   StepPtr TakeWaiting() ABSL_LOCKS_EXCLUDED(mutex_);
   void Admitted() ABSL_LOCKS_EXCLUDED(mutex_);
@@ -96,6 +101,7 @@ class ForwardStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grp
   absl::flat_hash_set<StepPtr> running_ ABSL_GUARDED_BY(mutex_);
   std::deque<StepPtr> answered_ ABSL_GUARDED_BY(mutex_);  // the front is being written while writing_
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
+  uint32_t handed_ ABSL_GUARDED_BY(mutex_) = 0;    // to the thread that spins, and not yet received
   ReadProgress progress_ ABSL_GUARDED_BY(mutex_);  // while there are answers to write
   uint64_t write_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   bool cancelling_ ABSL_GUARDED_BY(mutex_) = false;  // the context is in use

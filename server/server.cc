@@ -144,7 +144,7 @@ void Server::Publish(LoadedModel loaded) {
     for (const LayerSummary& layer : summary_.layers) table_rows.push_back(layer.rows);
     warm_ = std::make_unique<WarmStart>(engine_.get(), flags_.state_dir, std::move(table_rows));
   }
-  state_.SetServing(engine_.get(), DescribeModel(*engine_));
+  state_.SetServing(engine_.get(), DescribeModel(*engine_), flags_);
   load_ratio_.store(1);
   spdlog::info("model {} loaded on {} ({}), table {}", engine_->model().model_id, engine_->device_info().name,
                engine_->device_info().detail, engine_->table_mode());

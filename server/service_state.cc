@@ -4,11 +4,13 @@
 #include <vector>
 
 #include "server/convert.h"
+#include "server/device_choice.h"
 
 namespace pleiad {
 
-void ServiceState::SetServing(Engine* engine, v1::GetModelResponse model) {
+void ServiceState::SetServing(Engine* engine, v1::GetModelResponse model, const ServerFlags& flags) {
   model_ = std::move(model);
+  spinner.Start(SpinFor(flags, engine->device_info().run_cost));
   engine_.store(engine);
 }
 

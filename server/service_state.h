@@ -20,6 +20,7 @@
 #include "server/output_pool.h"
 #include "server/regions.h"
 #include "server/rpc_counters.h"
+#include "server/spinning_thread.h"
 #include "server/stall_watch.h"
 #include "server/step_regions.h"
 
@@ -42,12 +43,13 @@ class ServiceState {
         admission({.requests = limits.inflight_requests, .bytes = limits.inflight_bytes}),
         stalls(&admission, clock),
         failures(2 * size_t{limits.max_sequences}, clock),
+        spinner(clock),
         limits_(limits),
         clock_(clock),
         regions_(std::move(regions)) {}
 
   // Loading -> serving, once. `engine` outlives every RPC.
-  void SetServing(Engine* engine, v1::GetModelResponse model);
+  void SetServing(Engine* engine, v1::GetModelResponse model, const ServerFlags& flags);
   // Every response says so from now on.
   void SetDraining() { draining_.store(true); }
   // New RPCs are refused from now on.
@@ -88,6 +90,8 @@ class ServiceState {
   RpcCounters counters;
   StallWatch stalls;
   FailureLog failures;
+  // Takes requests of streams from gRPC's threads; started by SetServing where SpinFor says so.
+  SpinningThread spinner;
 
  private:
   const ServiceLimits limits_;

@@ -7,6 +7,22 @@
 
 namespace pleiad {
 
+thread_local EngineImpl::Attended* EngineImpl::attended_ = nullptr;
+
+void EngineImpl::Attend(const std::function<void()>& fn) {
+  {
+    MutexLock lock(&mutex_);
+    ++attending_;
+  }
+  Attended attended{this, std::nullopt};
+  Attended* const outer = std::exchange(attended_, &attended);
+  fn();
+  attended_ = outer;
+  if (attended.work) Complete(*std::move(attended.work));
+  MutexLock lock(&mutex_);
+  if (--attending_ == 0) stopped_cv_.NotifyAll();
+}
+
 bool EngineImpl::HasDeviceWork() const {
   return !enqueuing_ && device_work_ < std::max(1u, device_->info().pipeline_depth) &&
          (!carry_ops_.empty() || !batcher_.empty());
@@ -48,9 +64,10 @@ void EngineImpl::EnqueueHere() {
   }
   InFlight work = Enqueue(std::move(taken));
   const bool done = work.status.ok() && work.ticket != Ticket(0) && device_->IsDone(work.ticket);
+  const bool attended = attended_ != nullptr && attended_->engine == this && !attended_->work;
   {
     MutexLock lock(&mutex_);
-    if (!done || completing_ || !in_flight_.empty()) {
+    if ((!done && !attended) || completing_ || !in_flight_.empty()) {
       HandOverLocked(std::move(work));
       return;
     }
@@ -58,7 +75,11 @@ void EngineImpl::EnqueueHere() {
     completing_ = true;
     if (HasDeviceWork()) device_cv_.NotifyOne();
   }
-  Complete(std::move(work));
+  if (done) {
+    Complete(std::move(work));
+  } else {
+    attended_->work = std::move(work);
+  }
 }
 
 void EngineImpl::HandOver(InFlight work) {

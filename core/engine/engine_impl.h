@@ -50,6 +50,7 @@ class EngineImpl : public Engine {
   }
   void Open(OpenRequest request, std::function<void(OpenResult)> done) override;
   StepId Submit(StepRequest request, std::function<void(StepResult)> done) override;
+  void Attend(const std::function<void()>& fn) override;
   void Cancel(StepId step) override;
   void Get(SequenceId sequence, uint64_t epoch, std::function<void(GetSequenceResult)> done) override;
   void Snapshot(SequenceId sequence, uint64_t epoch, std::optional<LayerIndex> layer,
@@ -188,8 +189,15 @@ class EngineImpl : public Engine {
   DeviceWork TakeDeviceWork() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Gives it to the device.
   InFlight Enqueue(DeviceWork work);
-  // Enqueues on this thread what is ready if the device is idle; wakes the device thread otherwise.
+  // Enqueues on this thread what is ready if the device is idle; wakes the device thread otherwise. Leaves it to Attend
+  // to complete where that runs on this thread.
   void EnqueueHere();
+  // Whose completion waits for the end of the attended function on this thread.
+  struct Attended {
+    EngineImpl* engine;
+    std::optional<InFlight> work;
+  };
+  static thread_local Attended* attended_;
   // To the completion thread.
   void HandOver(InFlight work);
   void HandOverLocked(InFlight work) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -228,7 +236,7 @@ class EngineImpl : public Engine {
   CondVar delivery_cv_;    // an output to deliver
   CondVar timer_cv_;       // an earlier deadline
   CondVar ready_cv_;       // a step waits for memory of its client
-  CondVar stopped_cv_;     // nothing lives, nothing to answer
+  CondVar stopped_cv_;     // nothing lives, nothing to answer, nobody attends
   SequenceTable sequences_ ABSL_GUARDED_BY(mutex_);
   RandomIds ids_ ABSL_GUARDED_BY(mutex_);
   Batcher batcher_ ABSL_GUARDED_BY(mutex_);
@@ -245,6 +253,7 @@ class EngineImpl : public Engine {
   uint32_t device_work_ ABSL_GUARDED_BY(mutex_) = 0;                        // taken for the device, not yet completed
   bool enqueuing_ ABSL_GUARDED_BY(mutex_) = false;                          // a thread calls the device
   bool completing_ ABSL_GUARDED_BY(mutex_) = false;  // a thread completes what was in flight first
+  uint32_t attending_ ABSL_GUARDED_BY(mutex_) = 0;   // threads in Attend
   std::deque<std::function<void()>> answers_ ABSL_GUARDED_BY(mutex_);
   bool answering_ ABSL_GUARDED_BY(mutex_) = false;
   bool draining_ ABSL_GUARDED_BY(mutex_) = false;

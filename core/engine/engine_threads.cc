@@ -52,6 +52,10 @@ EngineImpl::EngineImpl(const EngineOptions& options, EngineModel model, std::uni
 
 EngineImpl::~EngineImpl() {
   Stop();
+  {
+    MutexLock lock(&mutex_);
+    while (attending_ > 0) stopped_cv_.Wait(&mutex_);
+  }
   Section section(this);
   while (sequences_.in_use() > 0) EndSequence(section, sequences_.by_use().front(), stats_.closed_stopped);
 }
@@ -258,7 +262,7 @@ uint64_t EngineImpl::Stop() {
   }
   {
     MutexLock lock(&mutex_);
-    while (!live_.empty() || !answers_.empty() || answering_) stopped_cv_.Wait(&mutex_);
+    while (!live_.empty() || !answers_.empty() || answering_ || attending_ > 0) stopped_cv_.Wait(&mutex_);
     exit_threads_ = true;
     device_cv_.NotifyAll();
     delivery_cv_.NotifyAll();

@@ -9,6 +9,7 @@
 
 #include "spdlog/spdlog.h"
 #include "tests/support/test_device_flag.h"
+#include "tests/support/test_spin.h"
 
 namespace pleiad::testing {
 namespace {
@@ -35,6 +36,7 @@ InProcessServer::InProcessServer(const std::string& model, const std::function<v
   flags.device = TestDeviceFlag();
   flags.max_tokens = 256;
   flags.max_sequences = 128;
+  flags.spin = TestSpin();
   if (change) change(flags);
   server_ = OrDie(Server::Start(flags, {.clock = clock,
                                         .loader = std::make_unique<CheckpointLoader>(flags, clock, std::move(cache),

@@ -115,14 +115,14 @@ section_ipc() {
   if [ -n "$bench" ] && [ -n "$server" ]; then
     if [ "$device" = cuda ]; then
       check cuda_ipc_bench bench_table ours "$bench" --server "$server" --json "$out/ipc.json"
-      if taskset -c 0-3 true 2> /dev/null; then
-        say "  the same, the server on two CPUs, its client on two others, none of the four left to halt"
-        printf '#!/bin/sh\nexec taskset -c 0,1 "%s" "$@"\n' "$server" > "$work/two-cpus"
-        chmod +x "$work/two-cpus"
-        check "cuda_ipc_bench on four CPUs" awake bench_table ours taskset -c 2,3 "$bench" --server "$work/two-cpus" \
+      if taskset -c 0-5 true 2> /dev/null; then
+        say "  the same, the server on four CPUs, its client on two others, none of the six left to halt"
+        printf '#!/bin/sh\nexec taskset -c 0,1,4,5 "%s" "$@"\n' "$server" > "$work/four-cpus"
+        chmod +x "$work/four-cpus"
+        check "cuda_ipc_bench on six CPUs" awake bench_table ours taskset -c 2,3 "$bench" --server "$work/four-cpus" \
           --json "$out/ipc_awake.json"
       else
-        say "  skipped: CPUs 0 to 3 are not all there"
+        say "  skipped: CPUs 0 to 5 are not all there"
       fi
     fi
   else
@@ -131,11 +131,11 @@ section_ipc() {
   settle
 }
 
-# awake COMMAND...: meanwhile what else could run on CPUs 0 to 3 runs before a loop that keeps them from halting.
+# awake COMMAND...: meanwhile what else could run on CPUs 0 to 5 runs before a loop that keeps them from halting.
 awake() (
   spinners=()
   trap 'kill "${spinners[@]}" 2> /dev/null' EXIT TERM INT
-  for cpu in 0 1 2 3; do
+  for cpu in 0 1 2 3 4 5; do
     taskset -c "$cpu" chrt --idle 0 sh -c 'while :; do :; done' &
     spinners+=("$!")
   done

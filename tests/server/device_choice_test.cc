@@ -68,5 +68,16 @@ TEST(DeviceChoiceTest, AnExplicitGpuIsThatOneOrNone) {
   EXPECT_EQ(refused.message(), "--device cuda:1: there is 1 GPU");
 }
 
+TEST(DeviceChoiceTest, AThreadSpinsWhereAGpuDoesTheWorkAndACpuCanBeSparedOrAsTheFlagSays) {
+  ServerFlags flags;
+  EXPECT_EQ(SpinFor(flags, RunCost::kEnqueueing, kSpinCpus), kSpin);
+  EXPECT_EQ(SpinFor(flags, RunCost::kEnqueueing, kSpinCpus - 1), absl::ZeroDuration());
+  EXPECT_EQ(SpinFor(flags, RunCost::kTheWork, 64), absl::ZeroDuration());
+  flags.spin = absl::Milliseconds(2);
+  EXPECT_EQ(SpinFor(flags, RunCost::kTheWork, 1), absl::Milliseconds(2));
+  flags.spin = absl::ZeroDuration();
+  EXPECT_EQ(SpinFor(flags, RunCost::kEnqueueing, 64), absl::ZeroDuration());
+}
+
 }  // namespace
 }  // namespace pleiad

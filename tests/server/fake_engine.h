@@ -72,6 +72,8 @@ class FakeEngine final : public Engine {
   // Of the last step submitted; data pointers are not to be followed.
   StepRequest last() const;
 
+  void Attend(const std::function<void()>& fn) override { fn(); }
+
   const EngineOptions& options() const override { return options_; }
   const EngineModel& model() const override { return model_; }
   const DeviceInfo& device_info() const override { return device_; }

@@ -148,6 +148,11 @@ TEST(Flags, TheTableAndItsReaderAreChosen) {
   EXPECT_EQ(flags->state_dir, "/var/lib/pleiad");
   EXPECT_THAT(Error({"--reader", "pread", "--direct", "require"}), HasSubstr("--direct require"));
   EXPECT_THAT(Error({"--read-timeout", "0s"}), HasSubstr("--read-timeout"));
+  EXPECT_EQ(flags->spin, std::nullopt);
+  EXPECT_EQ(Parse({"--spin", "1ms"})->spin, absl::Milliseconds(1));
+  EXPECT_EQ(Parse({"--spin", "0"})->spin, absl::ZeroDuration());
+  EXPECT_THAT(Error({"--spin", "-1us"}), HasSubstr("--spin"));
+  EXPECT_THAT(Error({"--spin", "soon"}), HasSubstr("--spin 'soon'"));
   for (const auto& args : std::vector<std::vector<std::string>>{{"--table", "auto"},
                                                                 {"--table", "resident"},
                                                                 {"--reader", "pread"},

@@ -10,6 +10,9 @@
 #include <utility>
 #include <vector>
 
+#include "tests/support/test_spin.h"
+
+
 namespace pleiad {
 
 ServerFlags TestFlags() {
@@ -18,6 +21,7 @@ ServerFlags TestFlags() {
   flags.listen = {"127.0.0.1:0"};
   flags.metrics_listen = "127.0.0.1:0";
   flags.max_tokens = 16;
+  flags.spin = testing::TestSpin();
   return flags;
 }
 
