@@ -206,8 +206,8 @@ class Engine {
   virtual void Open(OpenRequest request, std::function<void(OpenResult)> done) = 0;
   // Joins the queues of all its carries before it returns.
   virtual StepId Submit(StepRequest request, std::function<void(StepResult)> done) = 0;
-  // Runs `fn` on the calling thread. What fn gives to the device, with nothing else under way there, this thread and no
-  // other completes and answers, once fn has returned; until then it blocks.
+  // Runs `fn` on the calling thread. What fn gives to the device, with nothing else under way there, is completed by
+  // this thread once fn has returned, not by one of the engine's; until then it blocks.
   virtual void Attend(const std::function<void()>& fn) = 0;
   // The step fails with Cancelled unless its device work has begun. Unknown and finished steps: nothing.
   virtual void Cancel(StepId step) = 0;

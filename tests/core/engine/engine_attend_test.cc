@@ -23,10 +23,10 @@ StepRequest WithOutput(StepRequest request, std::vector<std::byte>* output) {
 
 TEST(EngineAttend, AnAttendedStepIsAnsweredByThatThreadOnceItsFunctionHasReturned) {
   Harness h({.run_cost = RunCost::kEnqueueing, .pipeline_depth = 2});
-  const SequenceId a = h.Open().sequence, b = h.Open().sequence;
+  const SequenceId a = h.Open().sequence;
   h.device->Hold();
   std::vector<std::byte> output;
-  std::promise<void> submitted, read_on;
+  std::promise<void> submitted;
   std::promise<std::thread::id> answered;
   std::thread attends([&] {
     bool returned = false;
@@ -36,19 +36,37 @@ TEST(EngineAttend, AnAttendedStepIsAnsweredByThatThreadOnceItsFunctionHasReturne
         EXPECT_TRUE(returned);
         answered.set_value(std::this_thread::get_id());
       });
-      submitted.set_value();
-      read_on.get_future().wait();  // the function goes on, whatever the device does
       returned = true;
+      submitted.set_value();
     });
   });
   submitted.get_future().wait();
-  // The other step is completed behind it, by a thread of the engine.
+  h.device->Open();
+  EXPECT_EQ(answered.get_future().get(), attends.get_id());
+  attends.join();
+}
+
+TEST(EngineAttend, WhatComesBehindAnAttendedStepIsCompletedBehindIt) {
+  Harness h({.run_cost = RunCost::kEnqueueing, .pipeline_depth = 2});
+  const SequenceId a = h.Open().sequence, b = h.Open().sequence;
+  h.device->Hold();
+  std::promise<void> submitted, go_on;
+  std::optional<Answer<StepResult>> first;
+  std::thread attends([&] {
+    h.engine->Attend([&] {
+      first = h.Submit(h.Request(a, {1}));
+      submitted.set_value();
+      go_on.get_future().wait();
+    });
+  });
+  submitted.get_future().wait();
   Answer<StepResult> second = h.Submit(h.Request(b, {1, 2}));
   h.device->WaitForBatches(2);
   h.device->Open();
+  EXPECT_FALSE(first->ready());
   EXPECT_FALSE(second.ready());
-  read_on.set_value();
-  EXPECT_EQ(answered.get_future().get(), attends.get_id());
+  go_on.set_value();
+  EXPECT_TRUE(first->Get().outcome.ok());
   EXPECT_TRUE(second.Get().outcome.ok());
   attends.join();
 }
