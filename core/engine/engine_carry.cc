@@ -64,7 +64,7 @@ void EngineImpl::DropPrestage(Section& section, Carry& carry) {
 
 void EngineImpl::InstallPrestages(Section& section, StepOp& op) {
   op.result.segments.reserve(op.segments.size());
-  size_t plan = 0;
+  size_t plans = 0;  // seen so far
   for (size_t i = 0; i < op.segments.size(); ++i) {
     SegmentWork& work = op.segments[i];
     const StepSegment& asked = op.request.segments[i];
@@ -82,7 +82,8 @@ void EngineImpl::InstallPrestages(Section& section, StepOp& op) {
         prestage.history = work.start.history;
         const auto tokens = absl::MakeConstSpan(op.request.token_ids).subspan(work.first_token, asked.num_tokens);
         prestage.tokens.assign(tokens.begin(), tokens.end());
-        prestage.plan = rows_->holds_nothing() ? op.plans.front() : std::move(op.plans[plan++]);
+        if (work.first_row == 0) ++plans;
+        prestage.plan = op.plans[plans - 1];
         prestage.first_row = work.first_row;
         work.carry->prestage = std::move(prestage);
       }

@@ -104,6 +104,9 @@ class EngineImpl : public Engine {
   // Tokens of a step up to which its rows are found here though the device could: that takes less than the launch of
   // one kernel more, and short batches stay graphs.
   static constexpr size_t kHashedHere = 64;
+  // Tokens of segments that a prestage resolves in one plan where plans hold nothing. The last of them to be used keeps
+  // the whole of it.
+  static constexpr size_t kPrestagedTogether = 64;
   // Bytes of a step's output up to which the thread that completes its batch also delivers it: others wait for it.
   static constexpr uint64_t kDeliveredHere = 256 << 10;
 

@@ -95,27 +95,34 @@ void EngineImpl::ResolveStep(const std::shared_ptr<StepOp>& op) {
 void EngineImpl::ResolvePrestage(const std::shared_ptr<StepOp>& op) {
   const NgramHasher& hasher = model_.hashers[op->layer.value()];
   const auto tokens = absl::MakeConstSpan(op->request.token_ids);
+  // A segment whose first row is 0 begins a plan.
   std::vector<size_t> found;  // segments
+  uint32_t plans = 0;
+  size_t in_plan = 0;  // tokens
   for (size_t i = 0; i < op->segments.size(); ++i) {
     const uint32_t count = op->request.segments[i].num_tokens;
-    if (op->segments[i].carry != nullptr && count > 0 && !FoundByDevice(count)) found.push_back(i);
+    if (op->segments[i].carry == nullptr || count == 0 || FoundByDevice(count)) continue;
+    found.push_back(i);
+    if (!rows_->holds_nothing() || in_plan + count > kPrestagedTogether) in_plan = 0;
+    if (in_plan == 0) ++plans;
+    op->segments[i].first_row = in_plan * heads_;
+    in_plan += count;
   }
-  const bool together = rows_->holds_nothing() && !found.empty();
   {
     MutexLock lock(&mutex_);
-    op->plans_pending = 1 + static_cast<uint32_t>(together ? 1 : found.size());
+    op->plans_pending = 1 + plans;
   }
   std::vector<RowId> ids;
-  for (const size_t i : found) {
-    SegmentWork& work = op->segments[i];
-    const uint32_t count = op->request.segments[i].num_tokens;
-    work.first_row = ids.size();
-    ids.resize(ids.size() + size_t{count} * heads_);
+  size_t first_id = 0;  // of the plan, among the rows of the request
+  for (size_t i = 0; i < found.size(); ++i) {
+    const SegmentWork& work = op->segments[found[i]];
+    const uint32_t count = op->request.segments[found[i]].num_tokens;
+    if (work.first_row == 0) first_id = size_t{work.first_token} * heads_;
+    ids.resize(work.first_row + size_t{count} * heads_);
     hasher.Hash(work.start.history, tokens.subspan(work.first_token, count),
                 absl::MakeSpan(ids).subspan(work.first_row));
-    if (together && i != found.back()) continue;
-    // What holds nothing does not fail, so nobody asks which of all segments it was.
-    const size_t first_id = size_t{work.first_token} * heads_;
+    if (i + 1 < found.size() && op->segments[found[i + 1]].first_row != 0) continue;
+    // A plan of several segments holds nothing and does not fail, so nobody asks which of them it was.
     op->plans.push_back(
         rows_->Resolve(op->layer, std::exchange(ids, {}), ResolvePurpose::kPrestage,
                        [this, op, first_id](ResolveResult answer) { PlanAnswered(op, std::move(answer), first_id); }));

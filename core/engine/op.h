@@ -71,7 +71,7 @@ struct StepOp : Op {
   LayerOrdinal layer;
   std::vector<SegmentWork> segments;  // as in the request
   // Written by the resolving thread until the state is kReady, then by the device thread.
-  std::vector<std::shared_ptr<RowPlan>> plans;  // one; of a prestage one per segment with tokens, or one for all
+  std::vector<std::shared_ptr<RowPlan>> plans;  // one; of a prestage some, each for one or more segments
   uint32_t plans_pending = 0;  // answers of the row store still due, plus one while plans are being made
   bool made = false;           // all plans are made; until then an abort waits
   bool hashed = false;         // the device finds its rows

@@ -138,5 +138,35 @@ TEST_F(EnginePrestage, OneThatYieldedIsResolvedAnew) {
   EXPECT_EQ(h.engine->stats().prestage_yielded, 1u);
 }
 
+TEST(EnginePrestageTogether, SequencesShareAPlanOfUpTo64TokensWherePlansHoldNothing) {
+  for (const bool shared : {false, true}) {
+    Harness h({.max_tokens = 256, .max_sequences = 5});
+    if (shared) h.rows->HoldNothing();
+    StepRequest prestage;
+    prestage.layer = LayerIndex(1);
+    prestage.mode = StepMode::kPrestage;
+    std::vector<SequenceId> sequences;
+    for (const uint32_t tokens : {30u, 34u, 1u, 70u, 3u}) {
+      sequences.push_back(h.Open().sequence);
+      prestage.segments.push_back({.sequence = sequences.back(), .num_tokens = tokens, .fresh = false, .position = {}});
+      prestage.token_ids.resize(prestage.token_ids.size() + tokens, tokens);
+    }
+    ASSERT_TRUE(h.Step(prestage).outcome.ok());
+    EXPECT_EQ(h.rows->held_plans(), shared ? 4u : 5u);
+    const auto use = [&](size_t i, uint32_t tokens) {
+      EXPECT_EQ(h.Step(h.Request(sequences[i], std::vector<uint32_t>(tokens, tokens))).stats.rows.hits, 0u);
+    };
+    use(0, 30);
+    EXPECT_EQ(h.rows->held_plans(), 4u) << "the second sequence has it too";
+    use(1, 34);
+    EXPECT_EQ(h.rows->held_plans(), 3u);
+    use(4, 3);
+    use(3, 70);
+    use(2, 1);
+    EXPECT_EQ(h.rows->held_plans(), 0u);
+    EXPECT_EQ(h.engine->stats().prestage_used, 5u);
+  }
+}
+
 }  // namespace
 }  // namespace pleiad

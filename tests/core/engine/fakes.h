@@ -136,6 +136,10 @@ class FakeDevice : public Device {
 class FakeRowStore : public RowStore {
  public:
   const char* mode() const override { return "fake"; }
+  bool holds_nothing() const override {
+    MutexLock lock(&mutex_);
+    return holds_nothing_;
+  }
 
   std::unique_ptr<RowPlan> Resolve(LayerOrdinal, std::vector<RowId> ids, ResolvePurpose purpose, DoneFn done) override {
     auto plan = std::make_unique<Plan>(this, std::move(ids), purpose);
@@ -191,6 +195,11 @@ class FakeRowStore : public RowStore {
     MutexLock lock(&mutex_);
     yielded_ = true;
   }
+  // From now on it says so.
+  void HoldNothing() {
+    MutexLock lock(&mutex_);
+    holds_nothing_ = true;
+  }
   size_t held_plans() const {
     MutexLock lock(&mutex_);
     return held_plans_;
@@ -229,6 +238,7 @@ class FakeRowStore : public RowStore {
   CondVar changed_;
   bool waiting_ ABSL_GUARDED_BY(mutex_) = false;
   bool yielded_ ABSL_GUARDED_BY(mutex_) = false;
+  bool holds_nothing_ ABSL_GUARDED_BY(mutex_) = false;
   size_t held_plans_ ABSL_GUARDED_BY(mutex_) = 0;
   size_t enqueued_ids_ ABSL_GUARDED_BY(mutex_) = 0;
   std::map<Plan*, std::pair<DoneFn, ResolveResult>> waiters_ ABSL_GUARDED_BY(mutex_);
