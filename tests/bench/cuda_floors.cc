@@ -7,7 +7,6 @@
 
 #include "core/base/numeric.h"
 #include "core/device/cuda/gate_conv_args.h"
-#include "core/device/cuda/plan_image.h"
 #include "core/device/cuda/row_hashes.h"
 #include "core/model/hash_constants.h"
 #include "tests/bench/report.h"
@@ -128,24 +127,18 @@ void Floors::TuneGemm() {
   OrExit(gemm_->Tune(layers_[0].pointers().key_value, e_.As<uint16_t>(), y_.As<uint16_t>(), nullptr));
 }
 
-double Floors::OtherKernels(uint32_t tokens, uint32_t rounds) {
-  const uint64_t tensor = uint64_t{tokens} * geometry_.channels() * sizeof(float);
-  const uint32_t copies = static_cast<uint32_t>(std::max<uint64_t>(2, std::min<uint64_t>(256, kRotateBytes / tensor)));
-  const auto highway = RandomFloats(copies * tensor, 15);
-  const auto output = Made(cuda::AllocateDevice("output", copies * tensor));
-
+cuda::PlanShape Floors::Shape() const {
   cuda::PlanShape shape;
   shape.geometry = geometry_;
   shape.rollback_tokens = kRollback;
   shape.carries = 1;
   shape.concurrent_items = setup_.concurrent_items;
-  const cuda::PlanImageLayout layout(shape, tokens);
+  return shape;
+}
+
+BatchPlan Floors::OneSegment(uint32_t tokens) const {
   BatchPlan plan;
   plan.num_tokens = tokens;
-  std::minstd_rand generator(16);
-  for (uint32_t i = 0; i < tokens * geometry_.heads(); ++i) {
-    plan.gather.push_back(GatherIndex::OfSlot(Slot(generator() % (kTableTokens * geometry_.heads()))));
-  }
   SegmentPlan segment;
   segment.carry = CarrySlot(0);
   segment.num_tokens = tokens;
@@ -154,6 +147,22 @@ double Floors::OtherKernels(uint32_t tokens, uint32_t rounds) {
   TensorPart part;
   part.num_tokens = tokens;
   plan.parts = {part};
+  return plan;
+}
+
+double Floors::OtherKernels(uint32_t tokens, uint32_t rounds) {
+  const uint64_t tensor = uint64_t{tokens} * geometry_.channels() * sizeof(float);
+  const uint32_t copies = static_cast<uint32_t>(std::max<uint64_t>(2, std::min<uint64_t>(256, kRotateBytes / tensor)));
+  const auto highway = RandomFloats(copies * tensor, 15);
+  const auto output = Made(cuda::AllocateDevice("output", copies * tensor));
+
+  const cuda::PlanShape shape = Shape();
+  const cuda::PlanImageLayout layout(shape, tokens);
+  BatchPlan plan = OneSegment(tokens);
+  std::minstd_rand generator(16);
+  for (uint32_t i = 0; i < tokens * geometry_.heads(); ++i) {
+    plan.gather.push_back(GatherIndex::OfSlot(Slot(generator() % (kTableTokens * geometry_.heads()))));
+  }
 
   // One image for each copy, so that nothing is rewritten while it is read.
   const auto images = Made(cuda::AllocateDevice("plans", copies * layout.bytes));
@@ -203,27 +212,14 @@ double Floors::RowHash(uint32_t tokens, uint32_t rounds) {
   const ::pleiad::RowHash layer{hasher, Slot(0)};
   const cuda::RowHashes hashes = Made(cuda::RowHashes::Create({&layer, 1}));
 
-  cuda::PlanShape shape;
-  shape.geometry = geometry_;
-  shape.rollback_tokens = kRollback;
-  shape.carries = 1;
-  shape.concurrent_items = setup_.concurrent_items;
+  const cuda::PlanShape shape = Shape();
   const cuda::PlanImageLayout layout(shape, tokens, cuda::PlanRows::kTokens);
   std::vector<uint32_t> ids(tokens);
   std::minstd_rand generator(18);
   for (uint32_t& id : ids) id = static_cast<uint32_t>(generator() % config.vocab_size);
   const std::vector<uint32_t> history(geometry_.context_len(), config.eos_token_id);
-  BatchPlan plan;
-  plan.num_tokens = tokens;
+  BatchPlan plan = OneSegment(tokens);
   plan.hashed = {{history, ids}};
-  SegmentPlan segment;
-  segment.carry = CarrySlot(0);
-  segment.num_tokens = tokens;
-  segment.ring = {0, geometry_.state_len()};
-  plan.segments = {segment};
-  TensorPart part;
-  part.num_tokens = tokens;
-  plan.parts = {part};
 
   const auto image = Made(cuda::AllocatePinned("plan", layout.bytes));
   const auto device_image = Made(cuda::AllocateDevice("plan", layout.bytes));

@@ -11,6 +11,7 @@
 #include "core/device/cuda/key_value_gemm.h"
 #include "core/device/cuda/layer_memory.h"
 #include "core/device/cuda/owners.h"
+#include "core/device/cuda/plan_image.h"
 #include "core/model/geometry.h"
 
 namespace pleiad::bench {
@@ -47,6 +48,10 @@ class Floors {
   double OneKernelProjection(uint32_t tokens, uint32_t rounds, ProjectionKernel kernel);
 
  private:
+  cuda::PlanShape Shape() const;
+  // All but where its rows are.
+  BatchPlan OneSegment(uint32_t tokens) const;
+
   const Geometry geometry_;
   std::vector<cuda::LayerMemory> layers_;
   std::unique_ptr<cuda::KeyValueGemm> gemm_;
