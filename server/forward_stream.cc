@@ -31,15 +31,19 @@ ForwardStream::StepPtr ForwardStream::TakeRead() {
 }
 
 void ForwardStream::OnReadDone(bool ok) {
-  if (!ok || !HandToSpinner()) Receive(ok);
+  if (ok && HandToSpinner()) return;
+  if (ok) state_->counters.CountReceived(false);
+  Receive(ok);
 }
 
 bool ForwardStream::HandToSpinner() {
+  if (!state_->spinner().started()) return false;
   {
     MutexLock lock(&mutex_);
     ++handed_;
   }
   std::function<void()> work = [this, self = self_] {
+    state_->counters.CountReceived(true);
     state_->engine()->Attend([this] {
       Receive(true);
       {
@@ -49,7 +53,7 @@ bool ForwardStream::HandToSpinner() {
       FinishIfOver();
     });
   };
-  if (state_->spinner.TryRun(work)) return true;
+  if (state_->spinner().TryRun(work)) return true;
   MutexLock lock(&mutex_);
   --handed_;
   return false;

@@ -95,6 +95,10 @@ void AddRpcs(const RpcCounters& counters, Families& out) {
       if (count > 0 || code == 0) out.Add(count, {{"mode", kModeNames[mode]}, {"code", CodeName(code)}});
     }
   }
+  out.Begin("pleiad_stream_requests_total", "Requests received on streams, by the thread that did",
+            MetricType::Counter);
+  for (size_t by = 0; by < kReceiverNames.size(); ++by)
+    out.Add(counters.received(by), {{"thread", kReceiverNames[by]}});
   out.Begin("pleiad_sequences_refused_total", "New sequences refused, by the bound they met", MetricType::Counter);
   for (size_t why = 0; why < kSequenceRefusalNames.size(); ++why) {
     out.Add(counters.sequence_refusals(why), {{"bound", kSequenceRefusalNames[why]}});

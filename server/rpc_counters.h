@@ -1,4 +1,4 @@
-// Counts of finished RPCs and Forward items, by code.
+// Counts of finished RPCs and Forward items, by code, and of what else comes and is refused.
 #pragma once
 
 #include <array>
@@ -31,6 +31,7 @@ inline constexpr size_t kCodes = 17;
 // own.
 enum class SequenceRefusal : uint8_t { kSequences, kInFlight, kClient };
 inline constexpr std::array<const char*, 3> kSequenceRefusalNames{"sequences", "in_flight", "client"};
+inline constexpr std::array<const char*, 2> kReceiverNames{"grpc", "spinning"};
 // Why a call was refused for want of a token: none or several were shown, or one that is not known.
 enum class TokenRefusal : uint8_t { kMissing, kUnknown };
 inline constexpr std::array<const char*, 2> kTokenRefusalNames{"missing", "unknown"};
@@ -42,11 +43,15 @@ class RpcCounters {
   // `mode` indexes kModeNames.
   void CountItem(size_t mode, absl::StatusCode code) { Add(items_[mode], code); }
 
+  // A request of a stream, which the thread that spins receives or one of gRPC's.
+  void CountReceived(bool by_spinner) { received_[by_spinner ? 1 : 0].fetch_add(1, std::memory_order_relaxed); }
+
   void CountSequenceRefusal(SequenceRefusal why) { ++sequence_refusals_[static_cast<size_t>(why)]; }
   void CountTokenRefusal(TokenRefusal why) { ++token_refusals_[static_cast<size_t>(why)]; }
 
   uint64_t rpcs(size_t rpc, size_t code) const { return rpcs_[rpc][code].load(std::memory_order_relaxed); }
   uint64_t items(size_t mode, size_t code) const { return items_[mode][code].load(std::memory_order_relaxed); }
+  uint64_t received(size_t by) const { return received_[by].load(std::memory_order_relaxed); }
   uint64_t sequence_refusals(size_t why) const { return sequence_refusals_[why].load(); }
   uint64_t token_refusals(size_t why) const { return token_refusals_[why].load(); }
 
@@ -60,6 +65,7 @@ class RpcCounters {
 
   std::array<ByCode, kRpcNames.size()> rpcs_{};
   std::array<ByCode, kModeNames.size()> items_{};
+  std::array<std::atomic<uint64_t>, kReceiverNames.size()> received_{};
   std::array<std::atomic<uint64_t>, kSequenceRefusalNames.size()> sequence_refusals_{};
   std::array<std::atomic<uint64_t>, kTokenRefusalNames.size()> token_refusals_{};
 };

@@ -10,7 +10,7 @@ namespace pleiad {
 
 void ServiceState::SetServing(Engine* engine, v1::GetModelResponse model, const ServerFlags& flags) {
   model_ = std::move(model);
-  spinner.Start(SpinFor(flags, engine->device_info().run_cost));
+  spinner_.Start(SpinFor(flags, engine->device_info().run_cost));
   engine_.store(engine);
 }
 

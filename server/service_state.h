@@ -43,10 +43,10 @@ class ServiceState {
         admission({.requests = limits.inflight_requests, .bytes = limits.inflight_bytes}),
         stalls(&admission, clock),
         failures(2 * size_t{limits.max_sequences}, clock),
-        spinner(clock),
         limits_(limits),
         clock_(clock),
-        regions_(std::move(regions)) {}
+        regions_(std::move(regions)),
+        spinner_(clock) {}
 
   // Loading -> serving, once. `engine` outlives every RPC.
   void SetServing(Engine* engine, v1::GetModelResponse model, const ServerFlags& flags);
@@ -64,6 +64,8 @@ class ServiceState {
   // Only with an engine.
   const v1::GetModelResponse& model() const { return model_; }
   bool draining() const { return draining_.load(); }
+  // Takes requests of streams from gRPC's threads; started by SetServing where SpinFor says so.
+  SpinningThread& spinner() { return spinner_; }
   const ServiceLimits& limits() const { return limits_; }
   Clock* clock() const { return clock_; }
   // Null where regions are not allowed.
@@ -90,8 +92,6 @@ class ServiceState {
   RpcCounters counters;
   StallWatch stalls;
   FailureLog failures;
-  // Takes requests of streams from gRPC's threads; started by SetServing where SpinFor says so.
-  SpinningThread spinner;
 
  private:
   const ServiceLimits limits_;
@@ -108,6 +108,8 @@ class ServiceState {
   uint64_t calls_ ABSL_GUARDED_BY(mutex_) = 0;
   bool streams_ended_ ABSL_GUARDED_BY(mutex_) = false;
   absl::flat_hash_map<const EndableStream*, std::weak_ptr<EndableStream>> streams_ ABSL_GUARDED_BY(mutex_);
+
+  SpinningThread spinner_;  // last, so that it ends before what it works on
 };
 
 }  // namespace pleiad

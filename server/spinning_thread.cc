@@ -35,7 +35,7 @@ void SpinningThread::Start(absl::Duration spin) {
 bool SpinningThread::TryRun(std::function<void()>& work) {
   State state = State::kSpins;
   if (!state_.compare_exchange_strong(state, State::kTaken)) {
-    if (state == State::kSleeps && spin_ > absl::ZeroDuration()) WakeIfOften();
+    if (state == State::kSleeps && started()) WakeIfOften();
     return false;
   }
   work_ = std::exchange(work, nullptr);
@@ -72,8 +72,8 @@ void SpinningThread::Spin() {
     if (state == State::kGiven) {
       state_.store(State::kWorks);
       std::exchange(work_, nullptr)();
-      state_.store(State::kSpins);
       last = clock_->Now();
+      state_.store(State::kSpins);
     } else if (state == State::kSleeps) {
       return;
     } else if (state == State::kSpins && (exit_.load() || clock_->Now() - last >= spin_)) {

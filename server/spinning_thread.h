@@ -17,13 +17,15 @@ class SpinningThread {
  public:
   // Not started: takes nothing.
   explicit SpinningThread(Clock* clock) : clock_(clock) {}
-  // Finishes what it was given.
+  // Finishes what it was given. Nobody offers any more.
   ~SpinningThread();
   SpinningThread(const SpinningThread&) = delete;
   SpinningThread& operator=(const SpinningThread&) = delete;
 
   // Once, before any TryRun; zero: as not started.
   void Start(absl::Duration spin);
+
+  bool started() const { return spin_ > absl::ZeroDuration(); }
 
   // Whether it runs `work`, which is empty then. Else nothing has happened to it: the thread sleeps or is at work.
   bool TryRun(std::function<void()>& work) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -40,7 +42,7 @@ class SpinningThread {
   void Spin() ABSL_LOCKS_EXCLUDED(mutex_);
 
   Clock* const clock_;
-  absl::Duration spin_;
+  absl::Duration spin_;  // zero until it is started
   std::atomic<State> state_{State::kSleeps};
   std::function<void()> work_;  // of whoever made the state what it is
   std::atomic<bool> exit_{false};

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "tests/server/test_server.h"
 #include "tests/support/raw_call.h"
 
@@ -57,6 +58,30 @@ TEST(ForwardStream, AnswersInOrderAndEndsAfterTheHalfClose) {
     ASSERT_EQ(response.request_id(), id);
     ASSERT_EQ(response.output().data(), Step(id, 1, static_cast<float>(id)).highway().data());
   }
+  EXPECT_TRUE(stream.Finish().ok());
+}
+
+// One step at a time, so that none has to wait for another: the thread sleeps or is ready for the next.
+TEST(ForwardStream, WhatComesOftenIsReceivedByTheThreadThatSpins) {
+  ServerFlags flags = TestFlags();
+  flags.spin = absl::Hours(1);
+  TestServer server(FakeEngine::Mode::kAnswerAtOnce, StartAs::kLoaded, flags);
+  Stream stream(server);
+  const auto received = [&server](absl::string_view thread) {
+    const std::string page = server.Scrape();
+    const std::string line = absl::StrCat("pleiad_stream_requests_total{thread=\"", thread, "\"} ");
+    return std::stoul(page.substr(page.find(line) + line.size()));
+  };
+  uint64_t id = 0;
+  while (received("spinning") < 20) {
+    ++id;
+    ASSERT_TRUE(stream.Write(Step(id, 1, static_cast<float>(id))));
+    const v1::ForwardResponse response = stream.Read();
+    ASSERT_EQ(response.request_id(), id);
+    ASSERT_EQ(response.output().data(), Step(id, 1, static_cast<float>(id)).highway().data());
+  }
+  EXPECT_EQ(received("grpc") + received("spinning"), id);
+  stream.HalfClose();
   EXPECT_TRUE(stream.Finish().ok());
 }
 

@@ -58,6 +58,7 @@ TEST(Metrics, AreExactlyThoseOfTheContract) {
                                        "pleiad_tls_certificate_expiry_seconds",
                                        "pleiad_tokens_total",
                                        "pleiad_batch_tokens",
+                                       "pleiad_stream_requests_total",
                                        "pleiad_inflight_requests",
                                        "pleiad_inflight_bytes",
                                        "pleiad_inflight_requests_limit",
@@ -111,6 +112,7 @@ TEST(Metrics, CarryLabelsAndValues) {
   counters.CountRpc(Rpc::kOpenSequence, absl::StatusCode::kResourceExhausted);
   counters.CountItem(1, absl::StatusCode::kOk);
   counters.CountItem(0, static_cast<absl::StatusCode>(77));
+  counters.CountReceived(true);
   counters.CountSequenceRefusal(SequenceRefusal::kClient);
   counters.CountTokenRefusal(TokenRefusal::kUnknown);
   MetricsSnapshot snapshot = Example(&counters);
@@ -123,6 +125,8 @@ TEST(Metrics, CarryLabelsAndValues) {
   const std::string text = Scrape(snapshot);
   for (const char* line : {"pleiad_rpc_requests_total{rpc=\"OpenSequence\",code=\"RESOURCE_EXHAUSTED\"} 1\n",
                            "pleiad_forward_items_total{mode=\"prestage\",code=\"OK\"} 1\n",
+                           "pleiad_stream_requests_total{thread=\"grpc\"} 0\n",
+                           "pleiad_stream_requests_total{thread=\"spinning\"} 1\n",
                            "pleiad_sequences_refused_total{bound=\"sequences\"} 0\n",
                            "pleiad_sequences_refused_total{bound=\"client\"} 1\n",
                            "pleiad_token_refusals_total{reason=\"missing\"} 0\n",

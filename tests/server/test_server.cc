@@ -12,7 +12,6 @@
 
 #include "tests/support/test_spin.h"
 
-
 namespace pleiad {
 
 ServerFlags TestFlags() {
